@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compressor turns gradients into bytes and back. It never communicates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradsieve/context.hpp"
+#include "gradsieve/selection.hpp"
+#include "gradsieve/state.hpp"
+#include "gradsieve/vocabulary.hpp"
+#include "gradsieve/wire.hpp"
+
+namespace gradsieve {
+
+enum class ExchangeKind : std::uint8_t {
+  gather,     ///< own bytes of each rank to all ranks
+  sum,        ///< bodies are arrays that are added before decoding
+  shard_sum,  ///< two-shot: the owner of a shard adds, encodes once more, sends to all
+};
+
+enum class SumType : std::uint8_t { none, f32, f64 };
+
+/// One round of a compressor: what is exchanged, and how much at most.
+struct RoundInfo {
+  ExchangeKind exchange = ExchangeKind::gather;
+  SumType sum_type = SumType::none;
+  std::size_t capacity_bytes = 0;  ///< of a piece's body, known at plan time
+};
+
+/// From what the residual follows. It decides whether retain may overlap the exchange.
+enum class ResidualRule : std::uint8_t { own_payload, aggregate };
+
+/// Promises of a compressor. They are data: the conformance suite tests each, and the hook picks
+/// the exchange from them.
+struct Claims {
+  bool deterministic = true;    ///< same gradient, state, seed, step, tensor id: same bytes
+  bool lossless = false;        ///< decode(encode(g)) = g, bit for bit
+  bool fixed_rate = false;      ///< payload bytes follow from TensorInfo (and the step) alone
+  bool unbiased = false;        ///< E[decode(encode(g))] = g
+  bool shared_indices = false;  ///< all ranks choose the same elements
+  bool elementwise = false;     ///< may be cut at block borders and encoded in shards
+  bool f64 = false;             ///< takes 64-bit gradients
+  double contraction = 0.0;     ///< δ in ‖g − ĝ‖² ≤ (1 − δ)‖g‖² (expected, if random); 0 promises nothing
+  ResidualRule residual = ResidualRule::own_payload;
+};
+
+/// Takes the mass that an exchange could not deliver: the owner's second rounding, dropped pairs.
+class MassSink {
+ public:
+  virtual ~MassSink() = default;
+
+  /// Room for the undelivered part of `piece`, in units of the sum, to be overwritten by the caller.
+  /// It waits in a log: enters the residual at commit, is dropped at rollback.
+  [[nodiscard]] virtual std::span<float> undelivered(TensorInfo const& piece) noexcept = 0;
+};
+
+/// The interface everything turns on. Objects are immutable and serve all tensors and threads.
+/// Non-virtual outside, virtual inside: bounds and lengths are checked in one place.
+class Compressor {
+ public:
+  virtual ~Compressor() = default;
+
+  [[nodiscard]] virtual Claims claims() const noexcept = 0;
+  [[nodiscard]] virtual int num_rounds() const noexcept { return 1; }
+  [[nodiscard]] virtual RoundInfo round(int index, TensorInfo const& piece) const noexcept = 0;
+  [[nodiscard]] virtual std::vector<SlotInfo> slots(TensorInfo const&) const { return {}; }
+  [[nodiscard]] virtual std::size_t workspace_bytes(TensorInfo const&) const noexcept { return 0; }
+  /// Pieces of a shard_sum are cut at multiples of this.
+  [[nodiscard]] virtual std::uint64_t block_elements() const noexcept { return 1; }
+  /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
+  [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece, std::uint64_t step) const noexcept {
+    static_cast<void>(step);
+    return round(index, piece).capacity_bytes;
+  }
+
+  /// Encodes what was compensated before: body ← encode(c). No feedback.
+  Status encode(ExecContext const& ctx, int round, TensorInfo const& piece, ConstTensorView corrected,
+                StateView state, Body body) const noexcept;
+
+  /// Gradient and residual in, body and new residual out. In round 0 of several it leaves c in
+  /// residual.out, in the last round c − ĉ. The default is compensate, encode, retain; an override
+  /// must give the same bits. Non-finite elements raise kStepNonFinite in ctx.words->flags.
+  /// f64 gradients have no residual: both views are then empty.
+  Status encode_with_residual(ExecContext const& ctx, int round, TensorInfo const& piece, ConstTensorView gradient,
+                              ResidualView residual, StateView state, Body body) const noexcept;
+
+  /// The owner's half of a shard_sum: its shard's sum in, what goes to all ranks out, the rest to
+  /// the sink.
+  Status encode_owned(ExecContext const& ctx, int round, TensorInfo const& piece, std::span<float const> sum,
+                      StateView state, Body body, MassSink& sink) const noexcept;
+
+  /// What other ranks sent in a round that agrees on something (a leader's indices). `received`
+  /// holds one body per rank, in rank order, or the one sum.
+  Status absorb(ExecContext const& ctx, int round, TensorInfo const& piece, std::span<ConstBytes const> received,
+                StateView state) const noexcept;
+
+  /// accumulator += weight · decode(body), f32 or f64. Checks the body before the first store.
+  Status decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body, double weight,
+                    StateView state, TensorView accumulator) const noexcept;
+
+ private:
+  virtual Status do_encode(ExecContext const&, int round, TensorInfo const&, std::span<float const> corrected,
+                           StateView, Body) const noexcept = 0;
+  virtual Status do_encode_f64(ExecContext const&, TensorInfo const&, std::span<double const> gradient,
+                               Body) const noexcept;
+  virtual Status do_encode_with_residual(ExecContext const&, int round, TensorInfo const&, ConstTensorView gradient,
+                                         ResidualView, StateView, Body) const noexcept;
+  virtual Status do_encode_owned(ExecContext const&, int round, TensorInfo const&, std::span<float const> sum,
+                                 StateView, Body, MassSink&) const noexcept;
+  virtual Status do_absorb(ExecContext const&, int, TensorInfo const&, std::span<ConstBytes const>,
+                           StateView) const noexcept {
+    return {};
+  }
+  virtual Status do_decode_add(ExecContext const&, int round, TensorInfo const&, ConstBytes body, float weight,
+                               StateView, std::span<float> accumulator) const noexcept = 0;
+  virtual Status do_decode_add_f64(ExecContext const&, TensorInfo const&, ConstBytes body, double weight,
+                                   std::span<double> accumulator) const noexcept;
+};
+
+}  // namespace gradsieve

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The call between backward and update: local gradients in, the compressed and exchanged mean out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradsieve/context.hpp"
+#include "gradsieve/memory.hpp"
+#include "gradsieve/registry.hpp"
+#include "gradsieve/transport.hpp"
+#include "gradsieve/vocabulary.hpp"
+
+namespace gradsieve {
+
+/// One parameter of the model, as planned: the same list in the same order on every rank.
+struct TensorDesc {
+  std::string name;                ///< key of its state; unique
+  std::uint64_t num_elements = 0;
+  std::uint64_t num_rows = 1;
+  DType dtype = DType::f32;
+};
+
+/// Tensors whose gradients lie one behind another in one flat array, in this order.
+struct BucketDesc {
+  std::vector<std::string> tensors;
+};
+
+/// First rule whose glob (`*`, `?`) matches the tensor's name decides.
+struct Rule {
+  std::string match = "*";
+  std::string spec;
+};
+
+enum class ReduceOp : std::uint8_t { mean, sum };
+enum class Rollback : std::uint8_t { merge, exact };
+enum class OnNonFinite : std::uint8_t { propagate, skip, error };
+
+struct HookOptions {
+  std::vector<Rule> rules;              ///< at least one; the last should match "*"
+  ReduceOp op = ReduceOp::mean;
+  double predivide = 1.0;               ///< gradients are divided by it before encoding, the weight is multiplied
+  Rollback rollback = Rollback::merge;
+  OnNonFinite on_nonfinite = OnNonFinite::propagate;
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;              ///< of the group; raise it when the transport was rebuilt
+  Backend backend = Backend::cpu;
+  int num_threads = 1;
+  std::chrono::milliseconds exchange_deadline{30'000};
+  std::chrono::milliseconds vote_deadline{60'000};  ///< longer than an exchange's
+  MemoryResource* memory = nullptr;     ///< null: host_memory()
+  bool progress_thread = true;          ///< exchanges run beside the caller where the transport allows it
+  bool strict = false;                  ///< the step fails if what ran is not what was configured
+};
+
+/// Names what went wrong: all that a Status is too small for.
+struct Failure {
+  Code code = Code::ok;
+  int rank = -1;           ///< the rank it is about, -1: unknown
+  std::string tensor;      ///< the first tensor of the parcel, or the one that differs
+  std::string field;       ///< what differs or failed: "spec", "num_elements", "vote", ...
+  std::string message;
+};
+
+/// A reduction under way.
+struct Event {
+  std::uint32_t bucket = 0;
+  std::uint64_t step = 0;
+};
+
+struct StepResult {
+  Status status;                 ///< ok: all ranks know the outcome
+  bool committed = false;        ///< results may be used
+  bool found_nonfinite = false;  ///< on some rank; the step was rolled back
+};
+
+/// Counters of one tensor or bucket, of the last step and in all.
+struct Stats {
+  std::string name;
+  std::string spec;                    ///< canonical, as it ran
+  std::string exchange;                ///< "gather", "two_shot", "all_reduce", "none"
+  std::uint64_t num_elements = 0;
+  std::uint64_t dense_bytes = 0;       ///< of the gradient, per step
+  std::uint64_t wire_bytes = 0;        ///< handed to the transport, headers included, last step
+  std::uint64_t total_wire_bytes = 0;
+  std::uint64_t kept_elements = 0;     ///< chosen by the sparsifier, or all
+  std::uint64_t overflowed_elements = 0;
+  double encode_seconds = 0.0;         ///< last step
+  double exchange_seconds = 0.0;
+  double decode_seconds = 0.0;
+  double total_encode_seconds = 0.0;
+  double total_exchange_seconds = 0.0;
+  double total_decode_seconds = 0.0;
+  double residual_norm = 0.0;          ///< 2-norm after the last committed step; tensors only
+  double dropped_norm = 0.0;           ///< without feedback: 2-norm of what was not sent in the last step
+};
+
+/// A change of world size: what import does with another number of ranks.
+enum class OnWorldChange : std::uint8_t { error, redistribute, reset };
+
+/// Gradient exchange for one model on one rank. Every call is made in the same order on all ranks.
+///
+///   plan() once, then per step: begin(step), reduce() per bucket, finish(), update.
+///
+/// Nothing allocates or throws between begin and finish.
+class Hook {
+ public:
+  Hook(Transport& transport, HookOptions options);
+  ~Hook();
+  Hook(Hook const&) = delete;
+  Hook& operator=(Hook const&) = delete;
+
+  /// Agrees with all ranks on tensors, specs and seed, and allocates. Called again with another
+  /// bucket layout it keeps what the tensors remember.
+  /// Throws Error: mismatch (names rank and field), invalid_argument, timeout, peer_failed.
+  void plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets);
+
+  /// Starts a step and applies the outcome of the one before: commit or roll back. `loss_scale`:
+  /// the gradients of this step are this multiple of the true ones.
+  Status begin(std::uint64_t step, float loss_scale = 1.0F) noexcept;
+
+  /// Starts the reduction of a bucket, in place: [num_elements of its tensors] local gradients in,
+  /// their mean over all ranks out, valid after wait(). The bucket stays untouched by the caller
+  /// until then. Reports what can be known at once.
+  Status reduce(std::uint32_t bucket, TensorView gradient, Event& event) noexcept;
+
+  /// Waits for a bucket; the Status of its exchange.
+  Status wait(Event const& event) noexcept;
+
+  /// Waits for all buckets, then votes. After `committed` the optimizer may read the results.
+  StepResult finish() noexcept;
+
+  /// Undoes a committed step before the next begin (a loss scaler that skips). Same call on all ranks.
+  Status refuse() noexcept;
+
+  /// After Code::in_doubt: commits if any survivor committed, else rolls back.
+  Status recover(Transport& transport) noexcept;
+
+  [[nodiscard]] Failure failure() const;
+  [[nodiscard]] std::vector<Stats> tensor_stats() const;
+  [[nodiscard]] std::vector<Stats> bucket_stats() const;
+  /// Parcels, capacities and memory, as planned, for people.
+  void describe(std::ostream& out) const;
+  [[nodiscard]] std::size_t state_bytes() const noexcept;
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept;
+
+  /// The committed residual of a tensor in units of the true gradient (f32), for tests and tools.
+  [[nodiscard]] std::vector<float> residual(std::string_view tensor) const;
+
+  /// Writes everything this rank must keep to resume bit for bit. Call between finish and begin.
+  /// Throws Error(io_error); the file appears whole or not at all.
+  void export_state(std::string const& path) const;
+  /// Reads it back after plan(). `paths`: this rank's file if the world size is unchanged; the files
+  /// of all old ranks, in rank order, for `redistribute`, which conserves the sum of residuals.
+  void import_state(std::span<std::string const> paths, OnWorldChange on_world_change = OnWorldChange::error);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradsieve
