@@ -42,7 +42,9 @@ gsv_resolve(GRADSIEVE_NCCL FALSE "" "this version has no NCCL transport yet.")
 
 gsv_wanted(GRADSIEVE_TORCH wanted)
 if(wanted AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_MESSAGE_LOG_LEVEL WARNING)  # its config file talks in spite of QUIET
   find_package(Torch QUIET)
+  unset(CMAKE_MESSAGE_LOG_LEVEL)
 endif()
 gsv_resolve(GRADSIEVE_TORCH "${Torch_FOUND}" "libtorch ${Torch_VERSION}"
   "no libtorch was found; Debian's packages are libtorch-dev and libgloo-dev.")

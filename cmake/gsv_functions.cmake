@@ -171,7 +171,8 @@ void register_builtin_plugins([[maybe_unused]] Registry& registry) {
   target_sources(gradsieve PRIVATE "${file}")
 endfunction()
 
-# gsv_add_program(name SOURCES ... [LIBS ...]): a program in <build>/bin.
+# gsv_add_program(name SOURCES ... [LIBS ...]): a program in <build>/bin;
+# those whose name begins with gradsieve are installed.
 function(gsv_add_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_executable(${name} ${arg_SOURCES})
@@ -179,6 +180,9 @@ function(gsv_add_program name)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gradsieve ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  if(PROJECT_IS_TOP_LEVEL AND name MATCHES "^gradsieve")
+    install(TARGETS ${name})
+  endif()
 endfunction()
 
 # gsv_add_test(name SOURCES ... LABELS ... [MPI n ...] [LIBS ...] [ARGS ...] [TIMEOUT seconds]):
