@@ -115,11 +115,11 @@ function(gsv_simd_library simd)
   target_compile_definitions(gradsieve PRIVATE GRADSIEVE_HAVE_TARGET_${upper}=1)
 endfunction()
 
-# gsv_add_plugin(name KIND compressor|sparsifier|value_codec|index_codec|last_stage|policy):
+# gsv_add_plugin(name KIND compressor|sparsifier|index_codec|byte_codec|feedback):
 # NAME.cpp of the current folder, and a call of register_NAME among the built-in plug-ins.
 function(gsv_add_plugin name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "KIND" "SOURCES")
-  set(kinds compressor sparsifier value_codec index_codec last_stage policy)
+  set(kinds compressor sparsifier index_codec byte_codec feedback)
   if(NOT arg_KIND IN_LIST kinds)
     list(JOIN kinds ", " kinds)
     message(FATAL_ERROR "gsv_add_plugin(${name}): KIND is '${arg_KIND}'; expected one of ${kinds}.")
