@@ -232,3 +232,12 @@ function(gsv_add_mpi_run test_name num_ranks)
     PROCESSORS ${num_ranks} RESOURCE_LOCK mpi ENVIRONMENT
     "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1")
 endfunction()
+
+# The demo trains on libtorch; where that is missing, asking for it gives a sentence.
+function(gsv_add_demo_without_torch)
+  if(PROJECT_IS_TOP_LEVEL AND NOT TARGET demo)
+    add_custom_target(demo VERBATIM
+      COMMAND "${CMAKE_COMMAND}" -E echo "The demo needs what packages/debian-study.txt and packages/debian.txt name."
+      COMMAND "${CMAKE_COMMAND}" -E false)
+  endif()
+endfunction()
