@@ -75,7 +75,7 @@ class Workspace {
   /// Room for `count` elements, uninitialised; empty if `count` is 0 or the arena is exhausted.
   template <typename T>
   [[nodiscard]] std::span<T> take(std::size_t count) noexcept {
-    std::byte* const piece = take_bytes(count * sizeof(T));
+    std::byte* const piece = count > SIZE_MAX / sizeof(T) ? nullptr : take_bytes(count * sizeof(T));
     return piece == nullptr ? std::span<T>{} : std::span<T>{reinterpret_cast<T*>(piece), count};
   }
   void reset() noexcept { rewind(0); }
