@@ -89,8 +89,8 @@ void store(std::byte* bytes, T value) noexcept {
   std::memcpy(bytes, &value, sizeof(T));
 }
 
-/// Reads and checks the header of a received payload: length, magic, version, body length. Does
-/// not look at the body. Code::corrupt_payload otherwise.
+/// Reads and checks the header of a received payload: length, magic, version, flags, status, number
+/// of pieces, body length. Does not look at the body. Code::corrupt_payload otherwise.
 [[nodiscard]] Status read_header(ConstBytes payload, PayloadHeader& header) noexcept;
 void write_header(PayloadHeader const& header, Bytes payload) noexcept;
 
@@ -118,7 +118,6 @@ class PieceWriter {
   std::size_t num_pieces_;
   std::size_t index_ = 0;
   std::size_t position_;
-  std::uint64_t single_ = 0;
   std::uint64_t length_ = 0;
 };
 
