@@ -67,7 +67,11 @@ class Compressor {
   [[nodiscard]] virtual int num_rounds() const noexcept { return 1; }
   [[nodiscard]] virtual RoundInfo round(int index, TensorInfo const& piece) const noexcept = 0;
   [[nodiscard]] virtual std::vector<SlotInfo> slots(TensorInfo const&) const { return {}; }
-  [[nodiscard]] virtual std::size_t workspace_bytes(TensorInfo const&) const noexcept { return 0; }
+  /// Workspace that any one call takes at most. The default is what the three-pass form of
+  /// encode_with_residual takes; who overrides this and keeps that form adds its own to it.
+  [[nodiscard]] virtual std::size_t workspace_bytes(TensorInfo const& piece) const noexcept {
+    return Workspace::padded(static_cast<std::size_t>(piece.num_elements) * sizeof(float));
+  }
   /// Pieces of a shard_sum are cut at multiples of this.
   [[nodiscard]] virtual std::uint64_t block_elements() const noexcept { return 1; }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).

@@ -62,9 +62,13 @@ struct StepWords {
   float loss_scale = 1.0F;       ///< gradients of this step are multiples of it
   std::uint32_t parity = 0;      ///< which copy of a two-copy state slot is written
   std::uint32_t flags = 0;       ///< kStepNonFinite and others, set by kernels
+  /// Added to by whoever selects; without a sparsifier both stay as they are.
+  std::uint64_t kept_elements = 0;
+  std::uint64_t overflowed_elements = 0;
 };
 
 inline constexpr std::uint32_t kStepNonFinite = 1;  ///< a gradient element was NaN or infinite
+inline constexpr std::uint32_t kStepOverflow = 2;   ///< elements qualified beyond max_density
 
 struct ExecContext {
   Backend backend = Backend::cpu;
@@ -75,6 +79,7 @@ struct ExecContext {
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
+  bool owned = false;  ///< the owner's second encoding of a two-shot: it rounds with numbers of its own
 };
 
 }  // namespace gradsieve

@@ -152,6 +152,7 @@ enum class Scope : std::uint8_t { tensor, bucket, model };
 struct Chain {
   std::string text;  ///< canonical spec, every default spelled out: this is what ranks compare
   std::shared_ptr<Compressor const> compressor;
+  std::uint8_t payload_id = 0;  ///< of the outermost codec, for headers
   FeedbackOptions feedback;
   ExchangeChoice exchange = ExchangeChoice::automatic;
   Scope scope = Scope::tensor;
