@@ -14,14 +14,17 @@ struct Stage {
   struct Argument {
     std::string key;
     std::string value;
+    friend bool operator==(Argument const&, Argument const&) = default;
   };
   std::vector<Argument> arguments;
+  friend bool operator==(Stage const&, Stage const&) = default;
 };
 
 /// `key=name(key=value, ...)` behind a semicolon.
 struct Clause {
   std::string key;
   Stage value;
+  friend bool operator==(Clause const&, Clause const&) = default;
 };
 
 /// A parsed configuration; only its grammar has been checked.
@@ -30,10 +33,12 @@ struct Clause {
 ///   stage  := name [ '(' [argument (',' argument)*] ')' ]
 ///   clause := key '=' stage              argument := [key '='] value
 ///
-/// Names and keys are [a-z][a-z0-9_]*; values are anything but `,()|;` and blanks.
+/// Names and keys are [a-z][a-z0-9_]*; values are anything but `,()|;=` and blanks. Other spellings
+/// of a name (topK, top-k) pass the grammar, so that the registry can say what was meant.
 struct Spec {
   std::vector<Stage> chain;
   std::vector<Clause> clauses;
+  friend bool operator==(Spec const&, Spec const&) = default;
 };
 
 /// Throws Error(invalid_argument) that shows the position and what was expected there.
