@@ -48,6 +48,7 @@ using WidenFn = void(ExecContext const&, ConstTensorView values, std::span<float
 using NarrowFn = void(ExecContext const&, std::span<float const> values, bool saturate, TensorView out) noexcept;
 
 /// accumulator_i ← accumulator_i + weight·x_i (product rounded, then sum). x is f32, f16 or bf16.
+/// Here and in dequantize_add and sign_add a sum that is NaN becomes the canonical one.
 using AddScaledFn = void(ExecContext const&, ConstTensorView values, float weight, std::span<float> accumulator) noexcept;
 
 /// x_i ← factor·x_i.
@@ -102,10 +103,12 @@ using CheckIndicesFn = bool(ExecContext const&, std::span<std::uint32_t const> i
 
 /// Symmetric block quantizer, bits = 8 or 4, L = 2^(bits−1) − 1:
 ///
-///   scale = max|c| / L, raised to the next float if scale·L < max|c|      (0 for a zero block)
+///   scale = max|c| / L, raised to the next float if scale·L < max|c|, lowered to the previous one
+///           if scale·L is infinite      (0 for a zero block)
 ///   level = c / scale;   q = rint(level) to even, or floor(level + u) (RoundingKey);   |q| ≤ L
-///   ĉ = q·scale
+///   ĉ = q·scale with q an integer: there is no ĉ = −0
 ///
+/// c is finite, as compensate leaves it. Blocks are counted in the flat array, not per row.
 /// codes: 8 bits: one signed byte per element; 4 bits: element 2i in the low nibble, 2i+1 in the
 /// high one, two's complement, a missing last one is 0. residual (may be empty) ← c − ĉ.
 using QuantizeFn = void(ExecContext const&, std::span<float const> corrected, int bits, std::uint64_t block_elements,
