@@ -27,7 +27,10 @@ struct Request {
   std::uint64_t num_bytes = 0;   ///< received length, valid once done
   bool done = false;
   Status status;
-  alignas(16) std::byte storage[208] = {};  ///< the transport's own
+  /// The transport's own: the first kStorageBytes belong to the transport that moves the bytes, the
+  /// rest to one wrapped around it. Nothing in here moves while the request is under way.
+  static constexpr std::size_t kStorageBytes = 192;
+  alignas(16) std::byte storage[kStorageBytes + 16] = {};
 };
 
 struct TransportTraits {
