@@ -10,15 +10,10 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/random_bits.hpp"
+
 namespace gradsieve::kernels::cpu {
 namespace {
-
-/// Where a row of 16-bit random numbers starts; RoundingKey without its headers.
-struct RandomBitsKey {
-  std::uint32_t key_low;
-  std::uint32_t key_high;
-  std::uint64_t step;
-};
 
 // One block in each 64-bit lane. A word of the counter is the low half of its lane and the high
 // half is whatever the last product left there: the multiplication does not look at it.

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block is read from memory once: pass A makes c and finds the largest magnitude, pass B, which
+// finds c in the first-level cache, quantizes, packs and writes the residual.
+#include "kernels/cpu/quantize.simd.hpp"
+
+#include <cstring>
+
+#include "kernels/cpu/element_lanes.hpp"
+#include "kernels/cpu/philox_lanes.hpp"
+
+namespace gradsieve::kernels::cpu {
+namespace {
+
+/// Elements for which random numbers and unpacked codes are made at a time.
+constexpr std::uint64_t kTileElements = 1024;
+
+std::uint64_t smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
+
+/// The 16-bit random numbers of a window of elements.
+class RandomWindow {
+ public:
+  RandomWindow(RandomBitsKey const& key, std::uint64_t first_element)
+      : key_(key), first_element_(first_element) {}
+
+  /// Numbers of the elements [begin, begin + count); makes `num_ahead` ≥ count of them if it has
+  /// to.
+  std::uint16_t const* of(std::uint64_t begin, std::uint64_t count, std::uint64_t num_ahead) {
+    if (begin < begin_ || begin + count > end_) fill(begin, num_ahead);
+    return numbers_ + skipped_ + (begin - begin_);
+  }
+
+ private:
+  void fill(std::uint64_t begin, std::uint64_t count) {
+    std::uint64_t const element = first_element_ + begin;
+    skipped_ = element % 8;
+    philox_rows(key_, element / 8, (skipped_ + count + 7) / 8, numbers_);
+    begin_ = begin;
+    end_ = begin + count;
+  }
+
+  RandomBitsKey key_;
+  std::uint64_t first_element_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+  std::uint64_t skipped_ = 0;  // numbers of the first Philox block that lie before the window
+  alignas(64) std::uint16_t numbers_[kTileElements + 8 * kPhiloxStride];
+};
+
+/// Two codes a byte. A run may be packed in pieces of any length: an odd code out waits.
+class NibblePacker {
+ public:
+  explicit NibblePacker(unsigned char* out) : out_(out) {}
+
+  /// Where to write the codes of the next piece, at most kTileElements of them.
+  signed char* next() { return codes_ + num_waiting_; }
+
+  void pack(std::uint64_t count) {
+    std::uint64_t const num_codes = num_waiting_ + count;
+    std::uint64_t const num_pairs = num_codes / 2;
+    unsigned char* const out = out_;  // bytes may alias the member and would keep it in memory
+    GRADSIEVE_INDEPENDENT_ITERATIONS
+    for (std::uint64_t i = 0; i < num_pairs; ++i) {
+      std::uint16_t pair;
+      std::memcpy(&pair, codes_ + 2 * i, sizeof pair);
+      out[i] = static_cast<unsigned char>((pair & 0xfU) | ((pair >> 4) & 0xf0U));
+    }
+    out_ += num_pairs;
+    num_waiting_ = num_codes % 2;
+    if (num_waiting_ != 0) codes_[0] = codes_[num_codes - 1];
+  }
+
+  void finish() {
+    if (num_waiting_ != 0) *out_ = static_cast<unsigned char>(codes_[0] & 0xf);
+  }
+
+ private:
+  unsigned char* out_;
+  std::uint64_t num_waiting_ = 0;
+  alignas(64) signed char codes_[kTileElements + 64];
+};
+
+// --- pass A --------------------------------------------------------------------------------------
+
+struct BlockRange {
+  std::int32_t largest_bits = 0;  // magnitudes of finite floats are in the order of their bits
+  std::uint32_t is_nonfinite = 0;
+};
+
+template <ElementType kType, bool kHasResidual>
+BlockRange compensate_block(void const* gradient, float const* residual_in, float carry,
+                            std::uint64_t count, float* corrected) {
+  Elements<kType> const elements(gradient);
+  float const nothing_carried = carry * 0.0F;
+  std::int32_t largest_bits = 0;
+  std::uint32_t is_nonfinite = 0;
+  GRADSIEVE_INDEPENDENT_ITERATIONS
+  for (std::uint64_t i = 0; i < count; ++i) {
+    float const carried = kHasResidual ? carry * residual_in[i] : nothing_carried;
+    float const sum = elements.at(i) + carried;
+    bool const is_finite = (bits_of(sum) & ~kSignBit) < kInfinityBits;
+    float const c = is_finite ? sum : carried;
+    corrected[i] = c;
+    is_nonfinite |= is_finite ? 0U : 1U;
+    auto const magnitude = static_cast<std::int32_t>(bits_of(c) & ~kSignBit);
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+  return {largest_bits, is_nonfinite};
+}
+
+float largest_magnitude(float const* corrected, std::uint64_t count) {
+  std::int32_t largest_bits = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto const magnitude = static_cast<std::int32_t>(bits_of(corrected[i]) & ~kSignBit);
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+  return float_of(static_cast<std::uint32_t>(largest_bits));
+}
+
+// The floats next to a positive one have the bits next to its own.
+float scale_of(float largest, float levels) {
+  float const scale = largest / levels;
+  if (scale * levels < largest) return float_of(bits_of(scale) + 1);
+  return bits_of(scale * levels) == kInfinityBits ? float_of(bits_of(scale) - 1) : scale;
+}
+
+// --- pass B --------------------------------------------------------------------------------------
+
+[[gnu::always_inline]] inline std::int32_t round_to_nearest(float level) {
+  // Adding 1.5·2^23 leaves no bit for a fraction, and the addition rounds to even.
+  constexpr float kShift = 0x1.8p23F;
+  return static_cast<std::int32_t>(bits_of(level + kShift) - bits_of(kShift));
+}
+
+[[gnu::always_inline]] inline std::int32_t round_down(float x) {
+  auto const truncated = static_cast<std::int32_t>(x);
+  return truncated - (static_cast<float>(truncated) > x ? 1 : 0);
+}
+
+template <bool kStochastic, bool kResidual>
+void quantize_tile(float const* corrected, std::uint64_t count, float scale, std::int32_t levels,
+                   std::uint16_t const* random, signed char* codes, float* residual) {
+  GRADSIEVE_INDEPENDENT_ITERATIONS
+  for (std::uint64_t i = 0; i < count; ++i) {
+    float const c = corrected[i];
+    float const level = c / scale;
+    std::int32_t q;
+    if constexpr (kStochastic) {
+      float const uniform = (static_cast<float>(std::int32_t{random[i]}) + 0.5F) * 0x1p-16F;
+      q = round_down(level + uniform);
+      q = q < levels ? q : levels;
+      q = q > -levels ? q : -levels;
+    } else {
+      q = round_to_nearest(level);  // |level| exceeds `levels` by a rounding at most
+    }
+    codes[i] = static_cast<signed char>(q);
+    if constexpr (kResidual) residual[i] = c - static_cast<float>(q) * scale;
+  }
+}
+
+/// The block whose c stand at `corrected`; element `begin` of the run is its first.
+template <bool kStochastic, bool kResidual>
+void quantize_block(QuantizerRun const& run, float const* corrected, std::uint64_t begin,
+                    std::uint64_t count, float scale, RandomWindow& random, NibblePacker& packer) {
+  std::int32_t const levels = run.bits == 8 ? 127 : 7;
+  // A window of whole blocks if they are short: a block may not lie across its end.
+  std::uint64_t const window = run.block_elements < kTileElements
+                                   ? kTileElements - kTileElements % run.block_elements
+                                   : kTileElements;
+  for (std::uint64_t done = 0; done < count; done += kTileElements) {
+    std::uint64_t const n = smaller(kTileElements, count - done);
+    std::uint64_t const at = begin + done;
+    std::uint16_t const* const numbers =
+        kStochastic ? random.of(at, n, smaller(window, run.num_elements - at)) : nullptr;
+    signed char* const codes =
+        run.bits == 8 ? reinterpret_cast<signed char*>(run.codes) + at : packer.next();
+    float* const residual = kResidual ? run.residual + at : nullptr;
+    if (scale == 0.0F) {
+      std::memset(codes, 0, n);
+      if constexpr (kResidual) std::memmove(residual, corrected + done, n * sizeof(float));
+    } else {
+      quantize_tile<kStochastic, kResidual>(corrected + done, n, scale, levels, numbers, codes,
+                                            residual);
+    }
+    if (run.bits == 4) packer.pack(n);
+  }
+}
+
+using QuantizeBlock = void(QuantizerRun const&, float const*, std::uint64_t, std::uint64_t, float,
+                           RandomWindow&, NibblePacker&);
+
+QuantizeBlock* choose_quantize_block(bool is_stochastic, bool has_residual) {
+  if (is_stochastic) return has_residual ? quantize_block<true, true> : quantize_block<true, false>;
+  return has_residual ? quantize_block<false, true> : quantize_block<false, false>;
+}
+
+template <ElementType kType, bool kHasResidual>
+bool quantize_fused(QuantizerRun const& run, void const* gradient, float const* residual_in,
+                    float carry) {
+  QuantizeBlock* const quantize = choose_quantize_block(run.is_stochastic, true);
+  constexpr std::uint64_t kElementBytes = kType == ElementType::f32 ? 4 : 2;
+  RandomWindow random(run.key, run.first_element);
+  NibblePacker packer(run.codes);
+  float const levels = run.bits == 8 ? 127.0F : 7.0F;
+  float* scale = run.scales;
+  std::uint32_t is_nonfinite = 0;
+  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
+    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
+    float* const corrected = run.residual + begin;
+    BlockRange const range = compensate_block<kType, kHasResidual>(
+        static_cast<unsigned char const*>(gradient) + begin * kElementBytes,
+        kHasResidual ? residual_in + begin : nullptr, carry, count, corrected);
+    is_nonfinite |= range.is_nonfinite;
+    *scale = scale_of(float_of(static_cast<std::uint32_t>(range.largest_bits)), levels);
+    quantize(run, corrected, begin, count, *scale++, random, packer);
+  }
+  packer.finish();
+  return is_nonfinite != 0;
+}
+
+template <ElementType kType>
+bool quantize_fused(QuantizerRun const& run, void const* gradient, float const* residual_in,
+                    float carry) {
+  return residual_in == nullptr ? quantize_fused<kType, false>(run, gradient, residual_in, carry)
+                                : quantize_fused<kType, true>(run, gradient, residual_in, carry);
+}
+
+// --- decoding ------------------------------------------------------------------------------------
+
+template <int kBits>
+void dequantize_tile(unsigned char const* raw, std::uint64_t count, float scale, float weight,
+                     float* accumulator) {
+  GRADSIEVE_INDEPENDENT_ITERATIONS
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::int32_t const q = kBits == 8 ? std::int32_t{static_cast<signed char>(raw[i])}
+                                      : (std::int32_t{raw[i]} ^ 8) - 8;
+    float const decoded = static_cast<float>(q) * scale;
+    float const product = weight * decoded;
+    accumulator[i] = canonical(accumulator[i] + product);
+  }
+}
+
+/// One nibble to a byte, the sign not yet extended.
+void unpack_nibbles(unsigned char const* packed, std::uint64_t num_bytes, unsigned char* raw) {
+  GRADSIEVE_INDEPENDENT_ITERATIONS
+  for (std::uint64_t i = 0; i < num_bytes; ++i) {
+    auto const pair =
+        static_cast<std::uint16_t>((packed[i] & 0xfU) | (std::uint32_t{packed[i] & 0xf0U} << 4));
+    std::memcpy(raw + 2 * i, &pair, sizeof pair);
+  }
+}
+
+}  // namespace
+
+namespace GRADSIEVE_TARGET {
+
+void quantize_run(QuantizerRun const& run, float const* corrected) {
+  QuantizeBlock* const quantize = choose_quantize_block(run.is_stochastic, run.residual != nullptr);
+  RandomWindow random(run.key, run.first_element);
+  NibblePacker packer(run.codes);
+  float const levels = run.bits == 8 ? 127.0F : 7.0F;
+  float* scale = run.scales;
+  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
+    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
+    *scale = scale_of(largest_magnitude(corrected + begin, count), levels);
+    quantize(run, corrected + begin, begin, count, *scale++, random, packer);
+  }
+  packer.finish();
+}
+
+bool quantize_fused_run(QuantizerRun const& run, void const* gradient, ElementType type,
+                        float const* residual_in, float carry) {
+  if (type == ElementType::f16) {
+    return quantize_fused<ElementType::f16>(run, gradient, residual_in, carry);
+  }
+  if (type == ElementType::bf16) {
+    return quantize_fused<ElementType::bf16>(run, gradient, residual_in, carry);
+  }
+  return quantize_fused<ElementType::f32>(run, gradient, residual_in, carry);
+}
+
+void dequantize_add_run(unsigned char const* codes, unsigned char const* scales, int bits,
+                        std::uint64_t block_elements, float weight, float* accumulator,
+                        std::uint64_t begin, std::uint64_t end) {
+  alignas(64) unsigned char raw[kTileElements + 2];
+  while (begin < end) {
+    std::uint64_t const block = begin / block_elements;
+    std::uint64_t const block_end = smaller(end, (block + 1) * block_elements);
+    float scale;
+    std::memcpy(&scale, scales + block * sizeof scale, sizeof scale);
+    while (begin < block_end) {
+      std::uint64_t const count = smaller(kTileElements, block_end - begin);
+      if (bits == 8) {
+        dequantize_tile<8>(codes + begin, count, scale, weight, accumulator + begin);
+      } else {
+        unpack_nibbles(codes + begin / 2, (begin % 2 + count + 1) / 2, raw);
+        dequantize_tile<4>(raw + begin % 2, count, scale, weight, accumulator + begin);
+      }
+      begin += count;
+    }
+  }
+}
+
+}  // namespace GRADSIEVE_TARGET
+}  // namespace gradsieve::kernels::cpu
