@@ -11,10 +11,11 @@
 #include <cstdint>
 #include <span>
 
-#include "core/philox.hpp"
 #include "gradsieve/context.hpp"
 #include "gradsieve/selection.hpp"
 #include "gradsieve/vocabulary.hpp"
+
+#include "core/philox.hpp"
 
 namespace gradsieve::kernels {
 
@@ -24,82 +25,97 @@ using Flags = std::uint32_t;
 enum class Rounding : std::uint8_t { nearest, stochastic };
 enum class BlockNorm : std::uint8_t { l2, linf };
 
-// --- feedback -------------------------------------------------------------------------------------
+// --- feedback
+// -------------------------------------------------------------------------------------
 
 /// corrected ← c with c_i = g_i + carry·e_i if that sum is finite, else carry·e_i (flag raised).
 /// residual.in may be empty: e = 0. Writes residual.out. One pass: 8 bytes read, 4 written.
-using CompensateFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual) noexcept;
+using CompensateFn = Flags(ExecContext const&, ConstTensorView gradient,
+                           ResidualView residual) noexcept;
 
 /// residual_i ← residual_i − decoded_i.
-using RetainFn = void(ExecContext const&, std::span<float const> decoded, std::span<float> residual) noexcept;
+using RetainFn = void(ExecContext const&, std::span<float const> decoded,
+                      std::span<float> residual) noexcept;
 
 /// out_i ← bf16(x_i), stochastically: adds 16 random bits below the kept mantissa and truncates.
 /// Exact where x_i has a bf16; never rounds a finite number to infinity (saturates).
 using StoreBf16Fn = void(ExecContext const&, std::span<float const> values, RoundingKey const&,
                          std::span<BFloat16> out) noexcept;
 
-// --- elementwise ----------------------------------------------------------------------------------
+// --- elementwise
+// ----------------------------------------------------------------------------------
 
 /// out_i ← f32(x_i), exact; a NaN becomes the canonical one.
 using WidenFn = void(ExecContext const&, ConstTensorView values, std::span<float> out) noexcept;
 
 /// out_i ← x_i rounded to out.dtype (f32 copies, f16, bf16: to nearest, ties to even; a NaN becomes
 /// the canonical one). `saturate`: a finite x beyond the largest finite number becomes that.
-using NarrowFn = void(ExecContext const&, std::span<float const> values, bool saturate, TensorView out) noexcept;
+using NarrowFn = void(ExecContext const&, std::span<float const> values, bool saturate,
+                      TensorView out) noexcept;
 
 /// accumulator_i ← accumulator_i + weight·x_i (product rounded, then sum). x is f32, f16 or bf16.
 /// Here and in dequantize_add and sign_add a sum that is NaN becomes the canonical one.
-using AddScaledFn = void(ExecContext const&, ConstTensorView values, float weight, std::span<float> accumulator) noexcept;
+using AddScaledFn = void(ExecContext const&, ConstTensorView values, float weight,
+                         std::span<float> accumulator) noexcept;
 
 /// x_i ← factor·x_i.
 using ScaleFn = void(ExecContext const&, float factor, std::span<float> values) noexcept;
 
 /// Σ x_i² in double: blocks of 4096 summed left to right in 8 interleaved lanes (lane j takes the
-/// elements ≡ j mod 8; lanes are added pairwise: (0+1)+(2+3), (4+5)+(6+7)), block sums added in order.
+/// elements ≡ j mod 8; lanes are added pairwise: (0+1)+(2+3), (4+5)+(6+7)), block sums added in
+/// order.
 using SumSquaresFn = double(ExecContext const&, std::span<float const> values) noexcept;
 
-// --- selection ------------------------------------------------------------------------------------
-// All: c as in CompensateFn; selection ← the chosen (index, c) in ascending order of index;
-// residual.out ← c, with +0 where chosen. Magnitudes are compared as |c|; +0 and −0 are equal.
+// --- selection
+// ------------------------------------------------------------------------------------ All: c as in
+// CompensateFn; selection ← the chosen (index, c) in ascending order of index; residual.out ← c,
+// with +0 where chosen. Magnitudes are compared as |c|; +0 and −0 are equal.
 
 /// The k largest |c|; ties go to the lower index. k ≤ n, k ≤ capacity. Exactly k are chosen.
-using TopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual, std::uint64_t k,
-                     SparseView& selection) noexcept;
+using TopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                     std::uint64_t k, SparseView& selection) noexcept;
 /// Bytes of workspace that TopkFn needs.
-[[nodiscard]] std::size_t topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t k) noexcept;
+[[nodiscard]] std::size_t topk_workspace_bytes(std::uint64_t num_elements,
+                                               std::uint64_t k) noexcept;
 
 /// All |c| ≥ threshold (threshold > 0), the first selection.indices.size() of them by index; the
 /// rest stay in the residual and are counted in num_overflowed.
-using ThresholdFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual, float threshold,
-                          SparseView& selection) noexcept;
+using ThresholdFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                          float threshold, SparseView& selection) noexcept;
 
 /// The k blocks of `block_elements` with the largest norm (L2: Σ c² in double, lanes and order of
 /// SumSquaresFn within the block; Linf: max |c|); ties go to the lower block. The last block may be
 /// short. selection.granularity = block_elements; values of a block stand together.
 using BlockTopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
-                          std::uint64_t block_elements, BlockNorm, std::uint64_t k, SparseView& selection) noexcept;
-[[nodiscard]] std::size_t block_topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t block_elements,
+                          std::uint64_t block_elements, BlockNorm, std::uint64_t k,
+                          SparseView& selection) noexcept;
+[[nodiscard]] std::size_t block_topk_workspace_bytes(std::uint64_t num_elements,
+                                                     std::uint64_t block_elements,
                                                      std::uint64_t k) noexcept;
 
 /// One draw in each of k equal strata: stratum j is [⌊j·n/k⌋, ⌊(j+1)·n/k⌋), and its index is
 /// start + ⌊bits·size / 2^32⌋ with bits = philox(key, j / 4, step)[j mod 4].
 /// Ascending, distinct. indices.size() is k ≤ n.
-using RandomkFn = void(ExecContext const&, PhiloxKey const&, std::uint64_t step, std::uint64_t num_elements,
-                       std::span<std::uint32_t> indices) noexcept;
+using RandomkFn = void(ExecContext const&, PhiloxKey const&, std::uint64_t step,
+                       std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept;
 
 /// values ← x at the selection's indices (blocks of `granularity`), x ← +0 there.
-using TakeFn = void(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t granularity,
-                    std::span<float> x, std::span<float> values) noexcept;
+using TakeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
+                    std::uint64_t granularity, std::span<float> x,
+                    std::span<float> values) noexcept;
 
 /// accumulator[index] ← accumulator[index] + weight·value. Indices were checked by the caller.
-using ScatterAddFn = void(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t granularity,
-                          std::span<float const> values, float weight, std::span<float> accumulator) noexcept;
+using ScatterAddFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
+                          std::uint64_t granularity, std::span<float const> values, float weight,
+                          std::span<float> accumulator) noexcept;
 
 /// True if the indices ascend strictly and the last is below `universe`.
-using CheckIndicesFn = bool(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t universe) noexcept;
+using CheckIndicesFn = bool(ExecContext const&, std::span<std::uint32_t const> indices,
+                            std::uint64_t universe) noexcept;
 
-// --- quantizers -----------------------------------------------------------------------------------
-// Blocks of `block_elements` share one scale; the last block may be short.
+// --- quantizers
+// ----------------------------------------------------------------------------------- Blocks of
+// `block_elements` share one scale; the last block may be short.
 
 /// Symmetric block quantizer, bits = 8 or 4, L = 2^(bits−1) − 1:
 ///
@@ -111,75 +127,83 @@ using CheckIndicesFn = bool(ExecContext const&, std::span<std::uint32_t const> i
 /// c is finite, as compensate leaves it. Blocks are counted in the flat array, not per row.
 /// codes: 8 bits: one signed byte per element; 4 bits: element 2i in the low nibble, 2i+1 in the
 /// high one, two's complement, a missing last one is 0. residual (may be empty) ← c − ĉ.
-using QuantizeFn = void(ExecContext const&, std::span<float const> corrected, int bits, std::uint64_t block_elements,
-                        Rounding, RoundingKey const&, std::span<std::byte> codes, std::span<float> scales,
+using QuantizeFn = void(ExecContext const&, std::span<float const> corrected, int bits,
+                        std::uint64_t block_elements, Rounding, RoundingKey const&,
+                        std::span<std::byte> codes, std::span<float> scales,
                         std::span<float> residual) noexcept;
 /// The same on g and e in one pass: c as in CompensateFn, residual.out ← c − ĉ.
-using QuantizeFusedFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual, int bits,
-                              std::uint64_t block_elements, Rounding, RoundingKey const&, std::span<std::byte> codes,
-                              std::span<float> scales) noexcept;
+using QuantizeFusedFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                              int bits, std::uint64_t block_elements, Rounding, RoundingKey const&,
+                              std::span<std::byte> codes, std::span<float> scales) noexcept;
 /// accumulator_i ← accumulator_i + weight·(q_i·scale). `scales` is read unaligned.
-using DequantizeAddFn = void(ExecContext const&, std::span<std::byte const> codes, std::byte const* scales, int bits,
-                             std::uint64_t block_elements, float weight, std::span<float> accumulator) noexcept;
+using DequantizeAddFn = void(ExecContext const&, std::span<std::byte const> codes,
+                             std::byte const* scales, int bits, std::uint64_t block_elements,
+                             float weight, std::span<float> accumulator) noexcept;
 
 /// Sign with one scale per block and a true zero:
 ///
-///   scale = (Σ |c_i| in double, lanes as SumSquaresFn) / (number of c_i ≠ 0), rounded to f32; 0 for a zero block
-///   ĉ_i = scale if c_i > 0, −scale if c_i < 0, 0 if c_i = ±0
+///   scale = (Σ |c_i| in double, lanes as SumSquaresFn) / (number of c_i ≠ 0), rounded to f32; 0
+///   for a zero block ĉ_i = scale if c_i > 0, −scale if c_i < 0, 0 if c_i = ±0
 ///
 /// signs: bit i (least significant first) is 1 for c_i < 0; zeros: bit i is 1 for c_i = ±0.
 /// Returns true if any element is zero (then the zero plane has to travel).
 /// residual (may be empty) ← c − ĉ.
-using SignFn = bool(ExecContext const&, std::span<float const> corrected, std::uint64_t block_elements,
-                    std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
+using SignFn = bool(ExecContext const&, std::span<float const> corrected,
+                    std::uint64_t block_elements, std::span<std::byte> signs,
+                    std::span<std::byte> zeros, std::span<float> scales,
                     std::span<float> residual) noexcept;
 /// accumulator_i ← accumulator_i + weight·ĉ_i; `zeros` is null if none are.
-using SignAddFn = void(ExecContext const&, std::byte const* signs, std::byte const* zeros, std::byte const* scales,
-                       std::uint64_t block_elements, float weight, std::span<float> accumulator) noexcept;
+using SignAddFn = void(ExecContext const&, std::byte const* signs, std::byte const* zeros,
+                       std::byte const* scales, std::uint64_t block_elements, float weight,
+                       std::span<float> accumulator) noexcept;
 
-// --- index coding ---------------------------------------------------------------------------------
-// Layouts: docs/wire_format.md, section "Index forms".
+// --- index coding
+// --------------------------------------------------------------------------------- Layouts:
+// docs/wire_format.md, section "Index forms".
 
-using BitmapEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t universe,
-                            std::span<std::byte> out) noexcept;
+using BitmapEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
+                            std::uint64_t universe, std::span<std::byte> out) noexcept;
 /// False if the bitmap does not hold exactly indices.size() bits, or one at or above `universe`.
-using BitmapDecodeFn = bool(ExecContext const&, std::span<std::byte const> bitmap, std::uint64_t universe,
-                            std::span<std::uint32_t> indices) noexcept;
+using BitmapDecodeFn = bool(ExecContext const&, std::span<std::byte const> bitmap,
+                            std::uint64_t universe, std::span<std::uint32_t> indices) noexcept;
 
-[[nodiscard]] std::uint32_t elias_fano_low_bits(std::uint64_t universe, std::uint64_t num_indices) noexcept;
-[[nodiscard]] std::size_t elias_fano_bytes(std::uint64_t universe, std::uint64_t num_indices) noexcept;
-using EliasFanoEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t universe,
-                               std::span<std::byte> out) noexcept;
+[[nodiscard]] std::uint32_t elias_fano_low_bits(std::uint64_t universe,
+                                                std::uint64_t num_indices) noexcept;
+[[nodiscard]] std::size_t elias_fano_bytes(std::uint64_t universe,
+                                           std::uint64_t num_indices) noexcept;
+using EliasFanoEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
+                               std::uint64_t universe, std::span<std::byte> out) noexcept;
 /// False if the bytes are not the code of indices.size() ascending indices below `universe`.
-using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> code, std::uint64_t universe,
-                               std::span<std::uint32_t> indices) noexcept;
+using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> code,
+                               std::uint64_t universe, std::span<std::uint32_t> indices) noexcept;
 
-// --- the three places of each kernel --------------------------------------------------------------
+// --- the three places of each kernel
+// --------------------------------------------------------------
 
-#define GRADSIEVE_KERNELS_DECLARED_HERE           \
-  CompensateFn compensate;                        \
-  RetainFn retain;                                \
-  StoreBf16Fn store_bf16;                         \
-  WidenFn widen;                                  \
-  NarrowFn narrow;                                \
-  AddScaledFn add_scaled;                         \
-  ScaleFn scale;                                  \
-  SumSquaresFn sum_squares;                       \
-  TopkFn topk;                                    \
-  ThresholdFn threshold;                          \
-  BlockTopkFn block_topk;                         \
-  RandomkFn randomk;                              \
-  TakeFn take;                                    \
-  ScatterAddFn scatter_add;                       \
-  CheckIndicesFn check_indices;                   \
-  QuantizeFn quantize;                            \
-  QuantizeFusedFn quantize_fused;                 \
-  DequantizeAddFn dequantize_add;                 \
-  SignFn sign;                                    \
-  SignAddFn sign_add;                             \
-  BitmapEncodeFn bitmap_encode;                   \
-  BitmapDecodeFn bitmap_decode;                   \
-  EliasFanoEncodeFn elias_fano_encode;            \
+#define GRADSIEVE_KERNELS_DECLARED_HERE \
+  CompensateFn compensate;              \
+  RetainFn retain;                      \
+  StoreBf16Fn store_bf16;               \
+  WidenFn widen;                        \
+  NarrowFn narrow;                      \
+  AddScaledFn add_scaled;               \
+  ScaleFn scale;                        \
+  SumSquaresFn sum_squares;             \
+  TopkFn topk;                          \
+  ThresholdFn threshold;                \
+  BlockTopkFn block_topk;               \
+  RandomkFn randomk;                    \
+  TakeFn take;                          \
+  ScatterAddFn scatter_add;             \
+  CheckIndicesFn check_indices;         \
+  QuantizeFn quantize;                  \
+  QuantizeFusedFn quantize_fused;       \
+  DequantizeAddFn dequantize_add;       \
+  SignFn sign;                          \
+  SignAddFn sign_add;                   \
+  BitmapEncodeFn bitmap_encode;         \
+  BitmapDecodeFn bitmap_decode;         \
+  EliasFanoEncodeFn elias_fano_encode;  \
   EliasFanoDecodeFn elias_fano_decode
 
 namespace ref {

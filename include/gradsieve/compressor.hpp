@@ -43,7 +43,8 @@ struct Claims {
   bool shared_indices = false;  ///< all ranks choose the same elements
   bool elementwise = false;     ///< may be cut at block borders and encoded in shards
   bool f64 = false;             ///< takes 64-bit gradients
-  double contraction = 0.0;     ///< δ in ‖g − ĝ‖² ≤ (1 − δ)‖g‖² (expected, if random); 0 promises nothing
+  double contraction =
+      0.0;  ///< δ in ‖g − ĝ‖² ≤ (1 − δ)‖g‖² (expected, if random); 0 promises nothing
   ResidualRule residual = ResidualRule::own_payload;
 };
 
@@ -52,8 +53,8 @@ class MassSink {
  public:
   virtual ~MassSink() = default;
 
-  /// Room for the undelivered part of `piece`, in units of the sum, to be overwritten by the caller.
-  /// It waits in a log: enters the residual at commit, is dropped at rollback.
+  /// Room for the undelivered part of `piece`, in units of the sum, to be overwritten by the
+  /// caller. It waits in a log: enters the residual at commit, is dropped at rollback.
   [[nodiscard]] virtual std::span<float> undelivered(TensorInfo const& piece) noexcept = 0;
 };
 
@@ -75,53 +76,59 @@ class Compressor {
   /// Pieces of a shard_sum are cut at multiples of this.
   [[nodiscard]] virtual std::uint64_t block_elements() const noexcept { return 1; }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
-  [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece, std::uint64_t step) const noexcept {
+  [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece,
+                                              std::uint64_t step) const noexcept {
     static_cast<void>(step);
     return round(index, piece).capacity_bytes;
   }
 
   /// Encodes what was compensated before: body ← encode(c). No feedback.
-  Status encode(ExecContext const& ctx, int round, TensorInfo const& piece, ConstTensorView corrected,
-                StateView state, Body body) const noexcept;
+  Status encode(ExecContext const& ctx, int round, TensorInfo const& piece,
+                ConstTensorView corrected, StateView state, Body body) const noexcept;
 
   /// Gradient and residual in, body and new residual out. In round 0 of several it leaves c in
   /// residual.out, in the last round c − ĉ. The default is compensate, encode, retain; an override
   /// must give the same bits. Non-finite elements raise kStepNonFinite in ctx.words->flags.
   /// f64 gradients have no residual: both views are then empty.
-  Status encode_with_residual(ExecContext const& ctx, int round, TensorInfo const& piece, ConstTensorView gradient,
-                              ResidualView residual, StateView state, Body body) const noexcept;
+  Status encode_with_residual(ExecContext const& ctx, int round, TensorInfo const& piece,
+                              ConstTensorView gradient, ResidualView residual, StateView state,
+                              Body body) const noexcept;
 
   /// The owner's half of a shard_sum: its shard's sum in, what goes to all ranks out, the rest to
   /// the sink.
-  Status encode_owned(ExecContext const& ctx, int round, TensorInfo const& piece, std::span<float const> sum,
-                      StateView state, Body body, MassSink& sink) const noexcept;
+  Status encode_owned(ExecContext const& ctx, int round, TensorInfo const& piece,
+                      std::span<float const> sum, StateView state, Body body,
+                      MassSink& sink) const noexcept;
 
   /// What other ranks sent in a round that agrees on something (a leader's indices). `received`
   /// holds one body per rank, in rank order, or the one sum.
-  Status absorb(ExecContext const& ctx, int round, TensorInfo const& piece, std::span<ConstBytes const> received,
-                StateView state) const noexcept;
+  Status absorb(ExecContext const& ctx, int round, TensorInfo const& piece,
+                std::span<ConstBytes const> received, StateView state) const noexcept;
 
   /// accumulator += weight · decode(body), f32 or f64. Checks the body before the first store.
-  Status decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body, double weight,
-                    StateView state, TensorView accumulator) const noexcept;
+  Status decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body,
+                    double weight, StateView state, TensorView accumulator) const noexcept;
 
  private:
-  virtual Status do_encode(ExecContext const&, int round, TensorInfo const&, std::span<float const> corrected,
-                           StateView, Body) const noexcept = 0;
-  virtual Status do_encode_f64(ExecContext const&, TensorInfo const&, std::span<double const> gradient,
-                               Body) const noexcept;
-  virtual Status do_encode_with_residual(ExecContext const&, int round, TensorInfo const&, ConstTensorView gradient,
-                                         ResidualView, StateView, Body) const noexcept;
-  virtual Status do_encode_owned(ExecContext const&, int round, TensorInfo const&, std::span<float const> sum,
-                                 StateView, Body, MassSink&) const noexcept;
+  virtual Status do_encode(ExecContext const&, int round, TensorInfo const&,
+                           std::span<float const> corrected, StateView, Body) const noexcept = 0;
+  virtual Status do_encode_f64(ExecContext const&, TensorInfo const&,
+                               std::span<double const> gradient, Body) const noexcept;
+  virtual Status do_encode_with_residual(ExecContext const&, int round, TensorInfo const&,
+                                         ConstTensorView gradient, ResidualView, StateView,
+                                         Body) const noexcept;
+  virtual Status do_encode_owned(ExecContext const&, int round, TensorInfo const&,
+                                 std::span<float const> sum, StateView, Body,
+                                 MassSink&) const noexcept;
   virtual Status do_absorb(ExecContext const&, int, TensorInfo const&, std::span<ConstBytes const>,
                            StateView) const noexcept {
     return {};
   }
-  virtual Status do_decode_add(ExecContext const&, int round, TensorInfo const&, ConstBytes body, float weight,
-                               StateView, std::span<float> accumulator) const noexcept = 0;
-  virtual Status do_decode_add_f64(ExecContext const&, TensorInfo const&, ConstBytes body, double weight,
-                                   std::span<double> accumulator) const noexcept;
+  virtual Status do_decode_add(ExecContext const&, int round, TensorInfo const&, ConstBytes body,
+                               float weight, StateView,
+                               std::span<float> accumulator) const noexcept = 0;
+  virtual Status do_decode_add_f64(ExecContext const&, TensorInfo const&, ConstBytes body,
+                                   double weight, std::span<double> accumulator) const noexcept;
 };
 
 }  // namespace gradsieve

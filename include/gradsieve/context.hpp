@@ -14,7 +14,8 @@
 
 namespace gradsieve {
 
-/// Which definition of the kernels runs: `ref` is the specification, the others equal it bit for bit.
+/// Which definition of the kernels runs: `ref` is the specification, the others equal it bit for
+/// bit.
 enum class Backend : std::uint8_t { ref = 0, cpu = 1, cuda = 2 };
 
 /// Instruction sets of the CPU backend.
@@ -59,9 +60,9 @@ class ThreadPool {
 /// that Hook::begin updates, so that a captured graph replays with a new step.
 struct StepWords {
   std::uint64_t step = 0;
-  float loss_scale = 1.0F;       ///< gradients of this step are multiples of it
-  std::uint32_t parity = 0;      ///< which copy of a two-copy state slot is written
-  std::uint32_t flags = 0;       ///< kStepNonFinite and others, set by kernels
+  float loss_scale = 1.0F;   ///< gradients of this step are multiples of it
+  std::uint32_t parity = 0;  ///< which copy of a two-copy state slot is written
+  std::uint32_t flags = 0;   ///< kStepNonFinite and others, set by kernels
   /// Added to by whoever selects; without a sparsifier both stay as they are.
   std::uint64_t kept_elements = 0;
   std::uint64_t overflowed_elements = 0;
@@ -79,7 +80,8 @@ struct ExecContext {
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
-  bool owned = false;  ///< the owner's second encoding of a two-shot: it rounds with numbers of its own
+  bool owned =
+      false;  ///< the owner's second encoding of a two-shot: it rounds with numbers of its own
 };
 
 }  // namespace gradsieve

@@ -32,12 +32,13 @@ struct SparseExchangeOptions {
 /// All ranks' pairs, each rank's repeats combined before sending, one list per rank.
 /// Ranks may bring different numbers of pairs, none included. Peak extra memory is about the sum
 /// of the real payloads. Allocates.
-Status sparse_all_gather(Transport& transport, SparseInput const& input, std::vector<SparseResult>& per_rank,
+Status sparse_all_gather(Transport& transport, SparseInput const& input,
+                         std::vector<SparseResult>& per_rank,
                          SparseExchangeOptions const& options = {});
 
 /// Σ over ranks of value·weight at each index, added in rank order in f32. Ranks agree on a dense
 /// exchange when the pairs would take more bytes (8 per pair against 4 per element).
-Status sparse_all_reduce(Transport& transport, SparseInput const& input, float weight, SparseResult& result,
-                         SparseExchangeOptions const& options = {});
+Status sparse_all_reduce(Transport& transport, SparseInput const& input, float weight,
+                         SparseResult& result, SparseExchangeOptions const& options = {});
 
 }  // namespace gradsieve

@@ -21,7 +21,7 @@ namespace gradsieve {
 
 /// One parameter of the model, as planned: the same list in the same order on every rank.
 struct TensorDesc {
-  std::string name;                ///< key of its state; unique
+  std::string name;  ///< key of its state; unique
   std::uint64_t num_elements = 0;
   std::uint64_t num_rows = 1;
   DType dtype = DType::f32;
@@ -43,28 +43,29 @@ enum class Rollback : std::uint8_t { merge, exact };
 enum class OnNonFinite : std::uint8_t { propagate, skip, error };
 
 struct HookOptions {
-  std::vector<Rule> rules;              ///< at least one; the last should match "*"
+  std::vector<Rule> rules;  ///< at least one; the last should match "*"
   ReduceOp op = ReduceOp::mean;
-  double predivide = 1.0;               ///< gradients are divided by it before encoding, the weight is multiplied
+  double predivide =
+      1.0;  ///< gradients are divided by it before encoding, the weight is multiplied
   Rollback rollback = Rollback::merge;
   OnNonFinite on_nonfinite = OnNonFinite::propagate;
   std::uint64_t seed = 0;
-  std::uint64_t epoch = 0;              ///< of the group; raise it when the transport was rebuilt
+  std::uint64_t epoch = 0;  ///< of the group; raise it when the transport was rebuilt
   Backend backend = Backend::cpu;
   int num_threads = 1;
   std::chrono::milliseconds exchange_deadline{30'000};
   std::chrono::milliseconds vote_deadline{60'000};  ///< longer than an exchange's
-  MemoryResource* memory = nullptr;     ///< null: host_memory()
-  bool progress_thread = true;          ///< exchanges run beside the caller where the transport allows it
-  bool strict = false;                  ///< the step fails if what ran is not what was configured
+  MemoryResource* memory = nullptr;                 ///< null: host_memory()
+  bool progress_thread = true;  ///< exchanges run beside the caller where the transport allows it
+  bool strict = false;          ///< the step fails if what ran is not what was configured
 };
 
 /// Names what went wrong: all that a Status is too small for.
 struct Failure {
   Code code = Code::ok;
-  int rank = -1;           ///< the rank it is about, -1: unknown
-  std::string tensor;      ///< the first tensor of the parcel, or the one that differs
-  std::string field;       ///< what differs or failed: "spec", "num_elements", "vote", ...
+  int rank = -1;       ///< the rank it is about, -1: unknown
+  std::string tensor;  ///< the first tensor of the parcel, or the one that differs
+  std::string field;   ///< what differs or failed: "spec", "num_elements", "vote", ...
   std::string message;
 };
 
@@ -83,22 +84,22 @@ struct StepResult {
 /// Counters of one tensor or bucket, of the last step and in all.
 struct Stats {
   std::string name;
-  std::string spec;                    ///< canonical, as it ran
-  std::string exchange;                ///< "gather", "two_shot", "all_reduce", "none"
+  std::string spec;      ///< canonical, as it ran
+  std::string exchange;  ///< "gather", "two_shot", "all_reduce", "none"
   std::uint64_t num_elements = 0;
-  std::uint64_t dense_bytes = 0;       ///< of the gradient, per step
-  std::uint64_t wire_bytes = 0;        ///< handed to the transport, headers included, last step
+  std::uint64_t dense_bytes = 0;  ///< of the gradient, per step
+  std::uint64_t wire_bytes = 0;   ///< handed to the transport, headers included, last step
   std::uint64_t total_wire_bytes = 0;
-  std::uint64_t kept_elements = 0;     ///< chosen by the sparsifier, or all
+  std::uint64_t kept_elements = 0;  ///< chosen by the sparsifier, or all
   std::uint64_t overflowed_elements = 0;
-  double encode_seconds = 0.0;         ///< last step
+  double encode_seconds = 0.0;  ///< last step
   double exchange_seconds = 0.0;
   double decode_seconds = 0.0;
   double total_encode_seconds = 0.0;
   double total_exchange_seconds = 0.0;
   double total_decode_seconds = 0.0;
-  double residual_norm = 0.0;          ///< 2-norm after the last committed step; tensors only
-  double dropped_norm = 0.0;           ///< without feedback: 2-norm of what was not sent in the last step
+  double residual_norm = 0.0;  ///< 2-norm after the last committed step; tensors only
+  double dropped_norm = 0.0;   ///< without feedback: 2-norm of what was not sent in the last step
 };
 
 /// A change of world size: what import does with another number of ranks.
@@ -136,7 +137,8 @@ class Hook {
   /// Waits for all buckets, then votes. After `committed` the optimizer may read the results.
   StepResult finish() noexcept;
 
-  /// Undoes a committed step before the next begin (a loss scaler that skips). Same call on all ranks.
+  /// Undoes a committed step before the next begin (a loss scaler that skips). Same call on all
+  /// ranks.
   Status refuse() noexcept;
 
   /// After Code::in_doubt: commits if any survivor committed, else rolls back.
@@ -156,9 +158,11 @@ class Hook {
   /// Writes everything this rank must keep to resume bit for bit. Call between finish and begin.
   /// Throws Error(io_error); the file appears whole or not at all.
   void export_state(std::string const& path) const;
-  /// Reads it back after plan(). `paths`: this rank's file if the world size is unchanged; the files
-  /// of all old ranks, in rank order, for `redistribute`, which conserves the sum of residuals.
-  void import_state(std::span<std::string const> paths, OnWorldChange on_world_change = OnWorldChange::error);
+  /// Reads it back after plan(). `paths`: this rank's file if the world size is unchanged; the
+  /// files of all old ranks, in rank order, for `redistribute`, which conserves the sum of
+  /// residuals.
+  void import_state(std::span<std::string const> paths,
+                    OnWorldChange on_world_change = OnWorldChange::error);
 
  private:
   struct Impl;

@@ -103,7 +103,8 @@ class Workspace {
 /// Gives back on leaving a scope what was taken in it.
 class WorkspaceScope {
  public:
-  explicit WorkspaceScope(Workspace& workspace) noexcept : workspace_(workspace), mark_(workspace.mark()) {}
+  explicit WorkspaceScope(Workspace& workspace) noexcept
+      : workspace_(workspace), mark_(workspace.mark()) {}
   ~WorkspaceScope() { workspace_.rewind(mark_); }
   WorkspaceScope(WorkspaceScope const&) = delete;
   WorkspaceScope& operator=(WorkspaceScope const&) = delete;

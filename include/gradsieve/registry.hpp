@@ -19,11 +19,11 @@
 namespace gradsieve {
 
 enum class PluginKind : std::uint8_t {
-  compressor,     ///< dense gradient to bytes; also the value stage behind a sparsifier
-  sparsifier,     ///< chooses elements
-  index_codec,    ///< codes the chosen indices
-  byte_codec,     ///< last stage: bytes to fewer bytes
-  feedback,       ///< what happens to what was not sent
+  compressor,   ///< dense gradient to bytes; also the value stage behind a sparsifier
+  sparsifier,   ///< chooses elements
+  index_codec,  ///< codes the chosen indices
+  byte_codec,   ///< last stage: bytes to fewer bytes
+  feedback,     ///< what happens to what was not sent
 };
 [[nodiscard]] std::string_view plugin_kind_name(PluginKind kind) noexcept;
 
@@ -37,7 +37,7 @@ struct ParamInfo {
   std::string default_value;  ///< as it would be written in a spec
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool min_excluded = false;  ///< (min, max] instead of [min, max]
+  bool min_excluded = false;         ///< (min, max] instead of [min, max]
   std::vector<std::string> choices;  ///< of a choice
   std::string summary;
 };
@@ -72,7 +72,7 @@ struct PluginInfo {
   std::string summary;          ///< one sentence
   std::string paper;            ///< authors, venue, arXiv id; "-" if there is none
   std::vector<ParamInfo> params;
-  std::string positional;       ///< parameter that an argument without a key sets; empty: none
+  std::string positional;  ///< parameter that an argument without a key sets; empty: none
 };
 
 /// A lossless last stage on bytes.
@@ -83,24 +83,27 @@ class ByteCodec {
   [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t num_bytes) const noexcept = 0;
   virtual Status encode(ExecContext const& ctx, ConstBytes input, Body output) const noexcept = 0;
   /// `output` has exactly the size that the input must decode to at most; sets `num_bytes`.
-  virtual Status decode(ExecContext const& ctx, ConstBytes input, Bytes output, std::size_t& num_bytes) const noexcept = 0;
+  virtual Status decode(ExecContext const& ctx, ConstBytes input, Bytes output,
+                        std::size_t& num_bytes) const noexcept = 0;
 };
 
 /// Codes a strictly ascending list of `num_indices` indices below `universe`.
 class IndexCodec {
  public:
   virtual ~IndexCodec() = default;
-  [[nodiscard]] virtual std::size_t bound(std::uint64_t universe, std::uint64_t num_indices) const noexcept = 0;
+  [[nodiscard]] virtual std::size_t bound(std::uint64_t universe,
+                                          std::uint64_t num_indices) const noexcept = 0;
   /// `form` receives the id that is written in the sparse body.
-  virtual Status encode(ExecContext const& ctx, std::uint64_t universe, std::span<std::uint32_t const> indices,
-                        Body output, std::uint32_t& form) const noexcept = 0;
+  virtual Status encode(ExecContext const& ctx, std::uint64_t universe,
+                        std::span<std::uint32_t const> indices, Body output,
+                        std::uint32_t& form) const noexcept = 0;
 };
 
 /// What the residual layer is told: the rest of error feedback is in the hook.
 struct FeedbackOptions {
   bool enabled = false;
-  double decay = 1.0;            ///< factor on the residual before it is added again
-  DType dtype = DType::f32;      ///< how it is stored: f32, or bf16 with stochastic rounding
+  double decay = 1.0;        ///< factor on the residual before it is added again
+  DType dtype = DType::f32;  ///< how it is stored: f32, or bf16 with stochastic rounding
 };
 
 class Registry {
@@ -110,13 +113,15 @@ class Registry {
   using IndexCodecFactory = std::function<std::unique_ptr<IndexCodec>(Params const&)>;
   using ByteCodecFactory = std::function<std::unique_ptr<ByteCodec>(Params const&)>;
   using FeedbackFactory = std::function<FeedbackOptions(Params const&)>;
-  using Factory = std::variant<CompressorFactory, SparsifierFactory, IndexCodecFactory, ByteCodecFactory, FeedbackFactory>;
+  using Factory = std::variant<CompressorFactory, SparsifierFactory, IndexCodecFactory,
+                               ByteCodecFactory, FeedbackFactory>;
 
-  /// Throws Error(invalid_usage) if the name or the payload id is taken within its kind.
+  /// Throws Error(invalid_usage) if the name is taken by another stage, or by another kind of
+  /// feedback, or the payload id within its kind.
   void add(PluginInfo info, Factory factory);
 
   [[nodiscard]] std::vector<PluginInfo const*> plugins() const;  ///< by kind, then name
-  /// Null if there is none.
+  /// By name, a kind of feedback by `feedback=NAME`; null if there is none.
   [[nodiscard]] PluginInfo const* find(std::string_view name) const noexcept;
   [[nodiscard]] PluginInfo const* find_payload_id(std::uint8_t payload_id) const noexcept;
 
@@ -124,8 +129,10 @@ class Registry {
   /// the nearest valid spelling and the range.
   [[nodiscard]] Params check(Stage const& stage, PluginInfo const& info) const;
 
-  [[nodiscard]] std::unique_ptr<Compressor> make_compressor(Stage const& stage, bool with_feedback = false) const;
-  [[nodiscard]] std::unique_ptr<Sparsifier> make_sparsifier(Stage const& stage, bool with_feedback = false) const;
+  [[nodiscard]] std::unique_ptr<Compressor> make_compressor(Stage const& stage,
+                                                            bool with_feedback = false) const;
+  [[nodiscard]] std::unique_ptr<Sparsifier> make_sparsifier(Stage const& stage,
+                                                            bool with_feedback = false) const;
   [[nodiscard]] std::unique_ptr<IndexCodec> make_index_codec(Stage const& stage) const;
   [[nodiscard]] std::unique_ptr<ByteCodec> make_byte_codec(Stage const& stage) const;
   [[nodiscard]] FeedbackOptions make_feedback(Stage const& stage) const;
@@ -159,10 +166,11 @@ struct Chain {
   std::uint64_t dense_below_elements = 0;  ///< tensors smaller than this are sent as `none`
 };
 
-/// Parses and builds. Clauses: feedback=none|residual(decay=…, dtype=f32|bf16), exchange=auto|gather|
-/// two_shot|all_reduce, scope=tensor|bucket|model, dense_below=elements.
+/// Parses and builds. Clauses: feedback=none|residual(decay=…, dtype=f32|bf16),
+/// exchange=auto|gather| two_shot|all_reduce, scope=tensor|bucket|model, dense_below=elements.
 /// Throws Error with a sentence that says what would have been accepted.
-[[nodiscard]] Chain make_chain(std::string_view spec, Registry const& registry = builtin_registry());
+[[nodiscard]] Chain make_chain(std::string_view spec,
+                               Registry const& registry = builtin_registry());
 
 /// Name of the registering function of a plug-in; each source defines it once, as its last line.
 ///
@@ -176,15 +184,16 @@ struct Chain {
 #define GRADSIEVE_REGISTER_BYTE_CODEC(name, type, ...) \
   GRADSIEVE_REGISTER_(name, type, ByteCodecFactory, ::gradsieve::ByteCodec, __VA_ARGS__)
 
-#define GRADSIEVE_REGISTER_(plugin_name, type, factory, base, ...)                                          \
-  namespace gradsieve {                                                                                     \
-  void register_##plugin_name(Registry& registry);                                                          \
-  void register_##plugin_name(Registry& registry) {                                                         \
-    registry.add(__VA_ARGS__, Registry::factory([](Params const& params) -> std::unique_ptr<base> {         \
-                   return std::make_unique<type>(params);                                                   \
-                 }));                                                                                       \
-  }                                                                                                         \
-  }                                                                                                         \
+#define GRADSIEVE_REGISTER_(plugin_name, type, factory, base, ...)                     \
+  namespace gradsieve {                                                                \
+  void register_##plugin_name(Registry& registry);                                     \
+  void register_##plugin_name(Registry& registry) {                                    \
+    registry.add(__VA_ARGS__,                                                          \
+                 Registry::factory([](Params const& params) -> std::unique_ptr<base> { \
+                   return std::make_unique<type>(params);                              \
+                 }));                                                                  \
+  }                                                                                    \
+  }                                                                                    \
   static_assert(true, "asks for the semicolon")
 
 }  // namespace gradsieve

@@ -32,7 +32,8 @@ struct SparseView {
   std::uint64_t num_indices = 0;
   std::uint64_t num_values = 0;
   std::uint64_t granularity = 1;
-  std::uint64_t num_overflowed = 0;  ///< elements that qualified but did not fit: they stay in the residual
+  std::uint64_t num_overflowed =
+      0;  ///< elements that qualified but did not fit: they stay in the residual
 };
 
 /// Longest piece that one selection covers: indices are 32-bit within a piece. Longer tensors are

@@ -16,7 +16,8 @@ class Sparsifier {
  public:
   virtual ~Sparsifier() = default;
 
-  /// shared_indices, unbiased, contraction, fixed_rate (the count follows from size and step alone).
+  /// shared_indices, unbiased, contraction, fixed_rate (the count follows from size and step
+  /// alone).
   [[nodiscard]] virtual Claims claims() const noexcept = 0;
   /// Most indices that a selection from this piece can hold, over all steps.
   [[nodiscard]] virtual std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept = 0;
@@ -27,8 +28,8 @@ class Sparsifier {
 
   /// Own indices (claims().shared_indices is false): compensates, chooses, takes.
   /// selection ← the chosen c; residual.out ← c with zeros where chosen.
-  Status select(ExecContext const& ctx, TensorInfo const& piece, ConstTensorView gradient, ResidualView residual,
-                StateView state, SparseView& selection) const noexcept;
+  Status select(ExecContext const& ctx, TensorInfo const& piece, ConstTensorView gradient,
+                ResidualView residual, StateView state, SparseView& selection) const noexcept;
 
   // --- shared indices only ---
 
@@ -37,27 +38,30 @@ class Sparsifier {
   /// Capacity of that round's body.
   [[nodiscard]] virtual std::size_t agreement_bytes(TensorInfo const&) const noexcept { return 0; }
   /// Indices in the shared set of this step; the same on every rank.
-  [[nodiscard]] virtual std::uint64_t num_shared(TensorInfo const& piece, std::uint64_t step) const noexcept {
+  [[nodiscard]] virtual std::uint64_t num_shared(TensorInfo const& piece,
+                                                 std::uint64_t step) const noexcept {
     static_cast<void>(step);
     return capacity_indices(piece);
   }
   /// This rank's word in the agreement (a leader writes its indices, the others nothing).
-  virtual Status propose(ExecContext const&, TensorInfo const&, std::span<float const> corrected, StateView,
-                         Body) const noexcept;
+  virtual Status propose(ExecContext const&, TensorInfo const&, std::span<float const> corrected,
+                         StateView, Body) const noexcept;
   /// Reads the bodies of all ranks into the slots. Code::corrupt_payload before any store.
   virtual Status agree(ExecContext const&, TensorInfo const&, std::span<ConstBytes const> received,
                        StateView) const noexcept;
   /// The shared set of this step, ascending, into `indices`.
-  virtual Status shared_set(ExecContext const&, TensorInfo const&, StateView, std::span<std::uint32_t> indices,
+  virtual Status shared_set(ExecContext const&, TensorInfo const&, StateView,
+                            std::span<std::uint32_t> indices,
                             std::uint64_t& num_indices) const noexcept;
   /// Multiplies the taken values so that the result is unbiased; nothing with feedback.
-  virtual void rescale(ExecContext const&, TensorInfo const&, std::span<float> values) const noexcept {
+  virtual void rescale(ExecContext const&, TensorInfo const&,
+                       std::span<float> values) const noexcept {
     static_cast<void>(values);
   }
 
  private:
-  virtual Status do_select(ExecContext const&, TensorInfo const&, ConstTensorView, ResidualView, StateView,
-                           SparseView&) const noexcept;
+  virtual Status do_select(ExecContext const&, TensorInfo const&, ConstTensorView, ResidualView,
+                           StateView, SparseView&) const noexcept;
 };
 
 }  // namespace gradsieve

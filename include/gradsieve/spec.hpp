@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec strings:  topk(density=0.01) | int8(block=256) | index(auto) ; feedback=residual ; exchange=auto
+// Spec strings:  topk(density=0.01) | int8(block=256) | index(auto) ; feedback=residual ;
+// exchange=auto
 #pragma once
 
 #include <string>
@@ -31,7 +32,7 @@ struct Clause {
 ///
 ///   spec   := chain (';' clause)*        chain  := stage ('|' stage)*
 ///   stage  := name [ '(' [argument (',' argument)*] ')' ]
-///   clause := key '=' stage              argument := [key '='] value
+///   clause := key '=' (stage | digits)   argument := [key '='] value
 ///
 /// Names and keys are [a-z][a-z0-9_]*; values are anything but `,()|;=` and blanks. Other spellings
 /// of a name (topK, top-k) pass the grammar, so that the registry can say what was meant.

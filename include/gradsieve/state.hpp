@@ -28,12 +28,14 @@ struct SlotInfo {
 /// One slot during a step.
 struct SlotView {
   SlotInfo info;
-  ConstBytes committed;    ///< as the last committed step left it; zeros at first
-  Bytes next;              ///< what this step writes
-  bool* written = nullptr; ///< set when `next` was written in this step
+  ConstBytes committed;     ///< as the last committed step left it; zeros at first
+  Bytes next;               ///< what this step writes
+  bool* written = nullptr;  ///< set when `next` was written in this step
 
   /// The value that holds from here on in this step.
-  [[nodiscard]] ConstBytes latest() const noexcept { return *written ? ConstBytes(next) : committed; }
+  [[nodiscard]] ConstBytes latest() const noexcept {
+    return *written ? ConstBytes(next) : committed;
+  }
 };
 
 struct StateView {

@@ -24,7 +24,7 @@ enum class Channel : std::uint8_t { data = 0, control = 1 };
 /// A started send or receive. Owned by the caller, who keeps it and its bytes until wait() has
 /// returned for it.
 struct Request {
-  std::uint64_t num_bytes = 0;   ///< received length, valid once done
+  std::uint64_t num_bytes = 0;  ///< received length, valid once done
   bool done = false;
   Status status;
   /// The transport's own: the first kStorageBytes belong to the transport that moves the bytes, the
@@ -35,7 +35,7 @@ struct Request {
 
 struct TransportTraits {
   std::string_view name;
-  bool any_thread = true;       ///< may be driven by a progress thread (MPI: MPI_THREAD_MULTIPLE)
+  bool any_thread = true;  ///< may be driven by a progress thread (MPI: MPI_THREAD_MULTIPLE)
   bool device_memory = false;
   bool has_dense_all_reduce = false;
 };
@@ -57,10 +57,12 @@ class Transport {
   [[nodiscard]] virtual TransportTraits traits() const noexcept = 0;
 
   /// Starts sending; `bytes` stays unchanged until the request is done.
-  virtual Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes, Request& request) noexcept = 0;
+  virtual Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+                      Request& request) noexcept = 0;
   /// Starts receiving at most `bytes.size()` bytes; request.num_bytes tells how many came. A longer
   /// message ends in Code::capacity_exceeded, never in a store beyond.
-  virtual Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes, Request& request) noexcept = 0;
+  virtual Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes,
+                         Request& request) noexcept = 0;
   /// Waits until the request is done or the deadline has passed; then the request is cancelled, its
   /// bytes are free again, and the result is Code::timeout. Returns request.status.
   virtual Status wait(Request& request, Deadline deadline) noexcept = 0;

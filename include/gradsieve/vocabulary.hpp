@@ -79,11 +79,11 @@ class Error : public std::runtime_error {
   Code code_;
 };
 
-#define GRADSIEVE_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                          \
-    if (::gradsieve::Status gsv_status = (expression); !gsv_status.ok()) {      \
-      return gsv_status;                                                        \
-    }                                                                           \
+#define GRADSIEVE_RETURN_IF_ERROR(expression)                              \
+  do {                                                                     \
+    if (::gradsieve::Status gsv_status = (expression); !gsv_status.ok()) { \
+      return gsv_status;                                                   \
+    }                                                                      \
   } while (false)
 
 /// Element types of gradients. Values are on the wire and never renumbered.
@@ -134,14 +134,17 @@ struct TensorView {
   Device device = Device::host;
 
   constexpr TensorView() noexcept = default;
-  constexpr TensorView(void* pointer, std::uint64_t count, DType type, Device where = Device::host) noexcept
+  constexpr TensorView(void* pointer, std::uint64_t count, DType type,
+                       Device where = Device::host) noexcept
       : data(pointer), num_elements(count), dtype(type), device(where) {}
   template <typename T>
-    requires(!std::is_const_v<T>)
-  constexpr TensorView(std::span<T> elements) noexcept  // NOLINT: a view of a span is the span
+  requires(!std::is_const_v<T>) constexpr TensorView(
+      std::span<T> elements) noexcept  // NOLINT: a view of a span is the span
       : data(elements.data()), num_elements(elements.size()), dtype(kDTypeOf<T>) {}
 
-  [[nodiscard]] constexpr std::uint64_t num_bytes() const noexcept { return num_elements * size_of(dtype); }
+  [[nodiscard]] constexpr std::uint64_t num_bytes() const noexcept {
+    return num_elements * size_of(dtype);
+  }
   template <typename T>
   [[nodiscard]] std::span<T> as() const noexcept {
     return {static_cast<T*>(data), static_cast<std::size_t>(num_elements)};
@@ -165,9 +168,13 @@ struct ConstTensorView {
       : data(view.data), num_elements(view.num_elements), dtype(view.dtype), device(view.device) {}
   template <typename T>
   constexpr ConstTensorView(std::span<T> elements) noexcept  // NOLINT: a view of a span is the span
-      : data(elements.data()), num_elements(elements.size()), dtype(kDTypeOf<std::remove_const_t<T>>) {}
+      : data(elements.data()),
+        num_elements(elements.size()),
+        dtype(kDTypeOf<std::remove_const_t<T>>) {}
 
-  [[nodiscard]] constexpr std::uint64_t num_bytes() const noexcept { return num_elements * size_of(dtype); }
+  [[nodiscard]] constexpr std::uint64_t num_bytes() const noexcept {
+    return num_elements * size_of(dtype);
+  }
   template <typename T>
   [[nodiscard]] std::span<T const> as() const noexcept {
     return {static_cast<T const*>(data), static_cast<std::size_t>(num_elements)};

@@ -11,7 +11,8 @@
 
 namespace gradsieve {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian and is not swapped");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian and is not swapped");
 
 /// First 64 bytes of every payload.
 struct PayloadHeader {
@@ -20,18 +21,18 @@ struct PayloadHeader {
 
   std::uint32_t magic = kMagic;
   std::uint8_t version = kVersion;
-  std::uint8_t codec = 0;         ///< payload id of the compressor
-  std::uint16_t flags = 0;        ///< PayloadFlag bits
-  std::uint32_t status = 0;       ///< Code of the sender; body is empty unless ok
+  std::uint8_t codec = 0;    ///< payload id of the compressor
+  std::uint16_t flags = 0;   ///< PayloadFlag bits
+  std::uint32_t status = 0;  ///< Code of the sender; body is empty unless ok
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
-  std::uint64_t plan_hash = 0;    ///< of the parcel, with the group's epoch; 0 in files
+  std::uint64_t plan_hash = 0;  ///< of the parcel, with the group's epoch; 0 in files
   std::uint64_t num_elements = 0;
   std::uint64_t body_bytes = 0;
-  std::uint64_t checksum = 0;     ///< XXH64 of the body with seed 0, or 0: not computed
+  std::uint64_t checksum = 0;  ///< XXH64 of the body with seed 0, or 0: not computed
   std::uint16_t round = 0;
   std::uint16_t num_pieces = 1;
-  std::uint32_t sequence = 0;     ///< number of the exchange within the step
+  std::uint32_t sequence = 0;  ///< number of the exchange within the step
 };
 static_assert(sizeof(PayloadHeader) == 64);
 
@@ -45,7 +46,8 @@ enum PayloadFlag : std::uint16_t {
 class Body {
  public:
   Body() noexcept = default;
-  Body(Bytes storage, std::uint64_t* num_bytes) noexcept : storage_(storage), num_bytes_(num_bytes) {}
+  Body(Bytes storage, std::uint64_t* num_bytes) noexcept
+      : storage_(storage), num_bytes_(num_bytes) {}
 
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return storage_.size(); }
   [[nodiscard]] std::byte* data() const noexcept { return storage_.data(); }
@@ -58,7 +60,9 @@ class Body {
     return storage_.first(num_bytes);
   }
   [[nodiscard]] std::uint64_t num_bytes() const noexcept { return *num_bytes_; }
-  [[nodiscard]] ConstBytes written() const noexcept { return storage_.first(static_cast<std::size_t>(*num_bytes_)); }
+  [[nodiscard]] ConstBytes written() const noexcept {
+    return storage_.first(static_cast<std::size_t>(*num_bytes_));
+  }
 
  private:
   Bytes storage_;

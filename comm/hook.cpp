@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The straight line of the library: read Impl::reduce first.
+#include "gradsieve/hook.hpp"
+
+#include <unistd.h>
+
+#include "comm/hook_impl.hpp"
+#include "core/fp_environment.hpp"
+
+namespace gradsieve {
+
+// The life of one gradient. The first round is encoded at once, on the caller's thread; from there
+// on the parcel travels on the progress thread, while the caller brings the next one.
+Status Hook::Impl::reduce(Parcel& parcel, TensorView gradient) noexcept {
+  parcel.gradient = gradient;
+  Status const status =
+      encode(parcel, 0);  // compensate: c = g + e; in the last round retain: e = c − ĉ
+  parcel.submitted = true;
+  progress->submit(parcel.index);
+  return status;
+}
+
+void Hook::Impl::complete(Parcel& parcel) noexcept {
+  for (int round = 0; round <= parcel.last_round(); ++round) {
+    if (round > 0) static_cast<void>(encode(parcel, round));
+    // A parcel that failed still takes part, with a header that says so: no rank waits in vain.
+    if (Status const status = exchange_round(parcel, round); !status.ok() && parcel.status.ok()) {
+      parcel.status = status;
+    }
+    if (parcel.status.ok() && round < parcel.last_round()) parcel.status = absorb(parcel, round);
+  }
+  if (parcel.status.ok()) parcel.status = deliver(parcel);  // decoded mean into the bucket
+  if (!parcel.status.ok()) step_failed = true;
+}
+
+Hook::Hook(Transport& transport, HookOptions options)
+    : impl_(std::make_unique<Impl>(transport, std::move(options))) {}
+Hook::~Hook() = default;
+
+void Hook::plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets) {
+  impl_->plan(tensors, buckets);
+}
+
+Status Hook::begin(std::uint64_t step, float loss_scale) noexcept {
+  FpEnvironment const environment;
+  return impl_->begin(step, loss_scale);
+}
+
+Status Hook::reduce(std::uint32_t bucket, TensorView gradient, Event& event) noexcept {
+  FpEnvironment const environment;
+  event = {bucket, impl_->step};
+  if (getpid() != impl_->process_id)
+    return {Code::forked_child, "this process was forked: only the parent may call"};
+  if (!impl_->in_step) return {Code::invalid_usage, "reduce: call begin first"};
+  if (bucket >= impl_->bucket_parcels.size())
+    return {Code::invalid_argument, "reduce: no such bucket in the plan"};
+  std::uint64_t num_elements = 0;
+  for (std::uint32_t const tensor : impl_->bucket_tensors[bucket]) {
+    num_elements += impl_->tensors[tensor].desc.num_elements;
+  }
+  if (gradient.num_elements != num_elements) {
+    return {Code::invalid_argument,
+            "reduce: the bucket has another number of elements than planned"};
+  }
+  Status first;
+  for (std::uint32_t const index : impl_->bucket_parcels[bucket]) {
+    Parcel& parcel = impl_->parcels[index];
+    if (parcel.submitted)
+      return {Code::invalid_usage, "reduce: this bucket was reduced in this step already"};
+    if (gradient.dtype != parcel.dtype)
+      return {Code::invalid_argument, "reduce: another dtype than planned"};
+    Status const status = impl_->reduce(parcel, gradient);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+Status Hook::wait(Event const& event) noexcept {
+  if (event.step != impl_->step) return {Code::invalid_usage, "wait: an event of another step"};
+  if (getpid() != impl_->process_id)
+    return {Code::forked_child, "this process was forked: only the parent may call"};
+  FpEnvironment const environment;
+  for (std::uint32_t const index : impl_->bucket_parcels[event.bucket]) {
+    if (impl_->parcels[index].submitted) impl_->progress->drain(index);
+  }
+  for (std::uint32_t const index : impl_->bucket_parcels[event.bucket]) {
+    if (Status const status = impl_->parcels[index].status; !status.ok()) return status;
+  }
+  return {};
+}
+
+StepResult Hook::finish() noexcept {
+  FpEnvironment const environment;
+  return impl_->finish();
+}
+
+Status Hook::refuse() noexcept { return impl_->refuse(); }
+
+Status Hook::recover(Transport& transport) noexcept { return impl_->recover(transport); }
+
+Failure Hook::failure() const {
+  std::lock_guard const lock(impl_->failure_mutex);
+  return impl_->last_failure;
+}
+
+}  // namespace gradsieve

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exchanges of a round: which collective carries the letters, and what is done with what comes.
+#include <chrono>
+#include <cstring>
+
+#include "comm/hook_impl.hpp"
+
+namespace gradsieve {
+
+std::uint32_t Hook::Impl::tag(std::uint32_t sequence) const noexcept {
+  // Late messages of a failed step must not match the next one's: the step is part of the tag.
+  return static_cast<std::uint32_t>((step * num_sequences + sequence) & 0x0fffffffu);
+}
+
+exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
+                                                    std::uint32_t sequence) noexcept {
+  static_cast<void>(parcel);
+  data.transport = transport;
+  data.tag = tag(sequence);
+  data.deadline = Clock::now() + options.exchange_deadline;
+  data.blamed_rank = -1;
+  return data;
+}
+
+Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
+  Clock::time_point const start = Clock::now();
+  double const inner_before = parcel.decode_seconds + parcel.encode_seconds;
+  std::uint64_t const bytes_before = transport->counters().bytes_sent;
+  if (round == parcel.last_round() && parcel.status.ok()) clear_accumulators(parcel);
+
+  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
+  Status const status = r.exchange == ExchangeKind::gather ? exchange_gather(parcel, round)
+                        : r.exchange == ExchangeKind::sum  ? exchange_sum(parcel, round)
+                                                           : exchange_shards(parcel, round);
+
+  parcel.wire_bytes += transport->counters().bytes_sent - bytes_before;
+  double const elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+  parcel.exchange_seconds +=
+      elapsed - (parcel.decode_seconds + parcel.encode_seconds - inner_before);
+  if (!status.ok()) {
+    step_failed = true;
+    blame(parcel, status, data.blamed_rank, "exchange");
+  }
+  return status;
+}
+
+Status Hook::Impl::exchange_gather(Parcel& parcel, int round) noexcept {
+  Round& r = parcel.rounds[static_cast<std::size_t>(round)];
+  Letter const& letter = r.letters[0];
+  bool const last = round == parcel.last_round();
+  auto const received = [&](int sender, ConstBytes payload) -> Status {
+    if (!parcel.status.ok()) return {};  // taking part only so that nobody waits for us
+    if (last) return decode_letter(parcel, round, letter, false, sender, payload, weight(), false);
+    // Kept until all are there: absorb() looks at the bodies of all ranks together.
+    std::memcpy(r.agreed.data() + static_cast<std::size_t>(sender) * r.capacity_bytes,
+                payload.data(), payload.size());
+    PayloadHeader header;
+    return open(parcel, round, false, sender, payload, letter, header);
+  };
+  exchange::ExchangeContext& context = data_context(parcel, r.sequence);
+  return exchange::all_gather(context, letter.bytes(), r.capacity_bytes, received);
+}
+
+Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
+  Round& r = parcel.rounds[static_cast<std::size_t>(round)];
+  Letter const& letter = r.letters[0];
+  std::size_t const width = size_of(r.sum_dtype);
+  std::uint64_t const count = letter.length / width;
+  exchange::ExchangeContext& context = data_context(parcel, r.sequence);
+  GRADSIEVE_RETURN_IF_ERROR(
+      exchange::all_reduce(context, ConstTensorView(letter.storage.data(), count, r.sum_dtype),
+                           TensorView(r.sum.data(), count, r.sum_dtype)));
+
+  auto const lane = [&](std::size_t i) -> double {
+    std::byte const* const at = r.sum.data() + letter.length - (StatusLanes::kCount - i) * width;
+    return r.sum_dtype == DType::f64 ? wire::load<double>(at)
+                                     : static_cast<double>(wire::load<float>(at));
+  };
+  if (lane(0) != 0.0) {
+    context.blamed_rank = lane(0) == 1.0 ? static_cast<int>(lane(1)) : -1;
+    return {Code::peer_failed, "a rank reports that it failed"};
+  }
+  if (lane(2) != 0.0) parcel.found_nonfinite = true;
+  if (lane(3) != static_cast<double>(history & 0xfff) * transport->world_size()) {
+    return {Code::mismatch, "ranks disagree on which steps were committed or refused"};
+  }
+  if (!parcel.status.ok() || round < parcel.last_round()) return {};
+
+  Clock::time_point const start = Clock::now();
+  std::size_t position = 0;
+  for (Piece const& piece : letter.pieces) {
+    std::size_t const num_bytes = parcel.compressor().sum_bytes(round, piece.info, step);
+    ExecContext const ctx = this->context(parcel, decode_workspace, decode_threads);
+    GRADSIEVE_RETURN_IF_ERROR(parcel.compressor().decode_add(
+        ctx, round, piece.info, ConstBytes(r.sum).subspan(position, num_bytes), weight(),
+        parcel.lanes[piece.lane].state(), accumulator(parcel, piece)));
+    position += num_bytes;
+  }
+  parcel.decode_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  return {};
+}
+
+// Two-shot: every rank sends each owner its shard; the owner adds in rank order, encodes the sum
+// once more and sends that to all, itself included, so that all ranks decode the same bytes.
+Status Hook::Impl::exchange_shards(Parcel& parcel, int round) noexcept {
+  Round& r = parcel.rounds[static_cast<std::size_t>(round)];
+  std::size_t const own = static_cast<std::size_t>(transport->rank());
+  std::memset(r.sum.data(), 0, r.sum.size());
+  for (std::size_t q = 0; q < r.letters.size(); ++q) letters_out[q] = r.letters[q].bytes();
+
+  Status first = exchange::all_to_all(
+      data_context(parcel, r.sequence), letters_out, r.capacity_bytes,
+      [&](int sender, ConstBytes payload) -> Status {
+        if (!parcel.status.ok()) return {};
+        return decode_letter(parcel, round, r.letters[own], false, sender, payload, weight(), true);
+      });
+  if (parcel.found_nonfinite)
+    parcel.words.flags |= kStepNonFinite;  // tells all ranks, by the header below
+  if (first.ok() && parcel.status.ok()) first = encode_owned(parcel, round);
+  if (!first.ok()) blame(parcel, first, data.blamed_rank, "exchange");
+  Status const own_status = parcel.status.ok() ? first : parcel.status;
+  if (!own_status.ok()) seal(parcel, round, r.owned, true, own_status, 0);
+
+  Status const second = exchange::all_gather(
+      data_context(parcel, r.sequence + 1), r.owned.bytes(), r.capacity_bytes,
+      [&](int sender, ConstBytes payload) -> Status {
+        if (!own_status.ok()) return {};
+        return decode_letter(parcel, round, r.letters[static_cast<std::size_t>(sender)], true,
+                             sender, payload, 1.0, false);
+      });
+  return first.ok() ? second : first;
+}
+
+Status Hook::Impl::absorb(Parcel& parcel, int round) noexcept {
+  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
+  Letter const& letter = r.letters[0];
+  std::size_t const world_size = static_cast<std::size_t>(transport->world_size());
+  for (std::size_t p = 0; p < letter.pieces.size(); ++p) {
+    Piece const& piece = letter.pieces[p];
+    for (std::size_t rank = 0; rank < world_size; ++rank) {
+      ConstBytes const payload =
+          ConstBytes(r.agreed).subspan(rank * r.capacity_bytes, r.capacity_bytes);
+      PayloadHeader header;
+      std::memcpy(&header, payload.data(), sizeof header);  // checked when it came in
+      wire::PieceReader reader(
+          payload.first(wire::kHeaderBytes + static_cast<std::size_t>(header.body_bytes)), header);
+      for (std::size_t skip = 0; skip <= p; ++skip) {
+        if (Status const status = reader.next(bodies_in[rank]); !status.ok()) {
+          blame(parcel, status, static_cast<int>(rank), "body");
+          return status;
+        }
+      }
+    }
+    ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
+    Status const status = parcel.compressor().absorb(ctx, round, piece.info, bodies_in,
+                                                     parcel.lanes[piece.lane].state());
+    if (!status.ok()) {
+      blame(parcel, status, -1, "agreement");
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace gradsieve

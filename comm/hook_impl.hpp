@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Hook owns. hook.cpp is the straight line; hook_plan.cpp lays it, hook_round.cpp holds its
+// helpers, hook_step.cpp the transaction around it, hook_state.cpp export and import.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gradsieve/hook.hpp"
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/parcel.hpp"
+#include "comm/progress.hpp"
+#include "comm/vote.hpp"
+
+namespace gradsieve {
+
+/// What a tensor remembers while no plan covers it: between two layouts, or read from a file.
+struct Memento {
+  std::vector<float> residual;  ///< f32, in units of the loss scale beside it
+  float residual_scale = 1.0F;
+  struct Slot {
+    std::string name;
+    SlotKind kind = SlotKind::replicated;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Slot> slots;
+};
+
+struct Hook::Impl {
+  Impl(Transport& transport, HookOptions options);
+
+  // --- plan (hook_plan.cpp) ---
+  void plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets);
+  void agree_on_plan();
+  void lay_parcels();
+  void lay_rounds(Parcel& parcel);
+  void allocate(Parcel& parcel);
+  void allocate_shared();
+  [[nodiscard]] std::shared_ptr<Chain const> chain_for(TensorDesc const& tensor) const;
+  void decide_exchange(Parcel& parcel, Chain const& chain);
+
+  // --- the straight line (hook.cpp) and its helpers (hook_round.cpp) ---
+  Status reduce(Parcel& parcel, TensorView gradient) noexcept;
+  void complete(Parcel& parcel) noexcept;
+  Status encode(Parcel& parcel, int round) noexcept;
+  Status exchange_round(Parcel& parcel, int round) noexcept;
+  Status absorb(Parcel& parcel, int round) noexcept;
+  Status deliver(Parcel& parcel) noexcept;
+
+  Status encode_letter(Parcel& parcel, int round, Letter& letter) noexcept;
+  Status encode_sum(Parcel& parcel, int round, Letter& letter) noexcept;
+  Status encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept;
+  Status encode_owned(Parcel& parcel, int round) noexcept;
+  void seal(Parcel& parcel, int round, Letter& letter, bool owned, Status status,
+            std::uint64_t body_bytes) noexcept;
+  Status open(Parcel& parcel, int round, bool owned, int sender, ConstBytes payload,
+              Letter const& letter, PayloadHeader& header) noexcept;
+  Status decode_letter(Parcel& parcel, int round, Letter const& letter, bool owned, int sender,
+                       ConstBytes payload, double weight, bool into_shard) noexcept;
+  Status exchange_gather(Parcel& parcel, int round) noexcept;
+  Status exchange_sum(Parcel& parcel, int round) noexcept;
+  Status exchange_shards(Parcel& parcel, int round) noexcept;
+  [[nodiscard]] ExecContext context(Parcel& parcel, Workspace& workspace,
+                                    ThreadPool& threads) noexcept;
+  [[nodiscard]] ResidualView residual_view(Parcel& parcel, Piece const& piece) const noexcept;
+  [[nodiscard]] TensorView accumulator(Parcel& parcel, Piece const& piece) const noexcept;
+  void clear_accumulators(Parcel& parcel) noexcept;
+  void prepare(Parcel& parcel,
+               bool failed) noexcept;  ///< residual into the scratch, where it has another type
+  void store_residual(Parcel& parcel) noexcept;
+  void blame(Parcel const& parcel, Status status, int rank, char const* field) noexcept;
+  [[nodiscard]] exchange::ExchangeContext& data_context(Parcel& parcel,
+                                                        std::uint32_t sequence) noexcept;
+  [[nodiscard]] std::uint32_t tag(std::uint32_t sequence) const noexcept;
+  [[nodiscard]] double weight() const noexcept;
+
+  // --- the transaction (hook_step.cpp) ---
+  Status begin(std::uint64_t step, float loss_scale) noexcept;
+  StepResult finish() noexcept;
+  Status refuse() noexcept;
+  Status recover(Transport& other) noexcept;
+  void settle() noexcept;
+  void settle(Parcel& parcel) noexcept;
+  /// What the outcome of the running step makes of a parcel's residual, in f32; `target` has
+  /// num_elements and may be the residual itself.
+  void resolve(Parcel& parcel, Outcome what, std::span<float> target) noexcept;
+  [[nodiscard]] float resolved_scale(Parcel const& parcel, Outcome what) const noexcept;
+
+  // --- state (hook_state.cpp) ---
+  [[nodiscard]] std::unordered_map<std::string, Memento> remember();
+  void restore();  ///< from the shelf
+
+  Transport* transport;
+  HookOptions options;
+  MemoryResource* memory;
+  std::vector<std::shared_ptr<Chain const>> chains;  ///< one per rule
+  std::shared_ptr<Chain const> dense_chain;
+
+  std::vector<PlannedTensor> tensors;
+  std::vector<BucketDesc> buckets;
+  std::vector<std::vector<std::uint32_t>>
+      bucket_tensors;  ///< indices into tensors, in bucket order
+  std::vector<std::vector<std::uint32_t>> bucket_parcels;
+  std::vector<Parcel> parcels;
+  std::uint64_t model_hash = 0;
+  std::uint32_t num_sequences = 0;  ///< exchanges per step
+  std::uint64_t num_plans = 0;
+  /// State of tensors that the present plan does not have, and of all while a plan is made.
+  std::unordered_map<std::string, Memento> shelf;
+
+  Buffer encode_memory;
+  Buffer decode_memory;
+  Buffer exchange_memory;
+  Workspace encode_workspace;
+  Workspace decode_workspace;
+  ThreadPool encode_threads;
+  ThreadPool decode_threads;
+  std::vector<Request> requests;
+  std::vector<Request> control_requests;
+  std::unique_ptr<bool[]> gone;
+  std::unique_ptr<bool[]> heard;
+  std::vector<std::uint64_t> words;
+  std::vector<ConstBytes> letters_out;  ///< own[q] of an all_to_all
+  std::vector<ConstBytes> bodies_in;    ///< received[r] of an absorb
+  exchange::ExchangeContext data;
+  exchange::ExchangeContext control;
+  std::optional<Progress> progress;
+
+  std::uint64_t step = 0;
+  float loss_scale = 1.0F;
+  bool in_step = false;
+  std::atomic<bool> step_failed{false};
+  Outcome outcome = Outcome::none;
+  std::uint64_t history = 0;  ///< hash of all outcomes so far: ranks that disagree find out
+  long process_id = 0;
+
+  mutable std::mutex failure_mutex;
+  Failure last_failure;
+};
+
+}  // namespace gradsieve

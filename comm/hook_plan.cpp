@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hook::plan: agrees with all ranks, cuts buckets into parcels, parcels into letters, and allocates
+// everything that a step will need.
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include <unistd.h>
+
+#include "comm/exchange/shards.hpp"
+#include "comm/hook_impl.hpp"
+#include "core/glob.hpp"
+#include "core/hash.hpp"
+
+namespace gradsieve {
+namespace {
+
+constexpr std::size_t kMaxPieces = 65535;  // num_pieces is 16 bits on the wire
+
+std::string tensor_text(TensorDesc const& tensor) {
+  return tensor.name + " [" + std::to_string(tensor.num_elements) + "] " +
+         std::string(dtype_name(tensor.dtype));
+}
+
+[[noreturn]] void refuse_plan(std::string const& message) {
+  throw Error(Code::invalid_argument, "plan: " + message);
+}
+
+}  // namespace
+
+Hook::Impl::Impl(Transport& t, HookOptions o)
+    : transport(&t),
+      options(std::move(o)),
+      memory(options.memory != nullptr ? options.memory : &host_memory()),
+      encode_threads(options.num_threads),
+      decode_threads(options.num_threads),
+      process_id(getpid()) {
+  if (options.rules.empty()) {
+    throw Error(Code::invalid_argument,
+                "HookOptions::rules is empty; expected at least {\"*\", \"none\"}");
+  }
+  if (!(options.predivide > 0.0)) {
+    throw Error(Code::invalid_argument, "HookOptions::predivide must be a positive number");
+  }
+  if (options.vote_deadline <= options.exchange_deadline) {
+    throw Error(Code::invalid_argument,
+                "HookOptions::vote_deadline must be longer than exchange_deadline");
+  }
+  for (Rule const& rule : options.rules)
+    chains.push_back(std::make_shared<Chain const>(make_chain(rule.spec)));
+  dense_chain = std::make_shared<Chain const>(make_chain("none"));
+}
+
+std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) const {
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    if (!glob_match(options.rules[i].match, tensor.name)) continue;
+    if (tensor.dtype == DType::f64 && !chains[i]->compressor->claims().f64) {
+      refuse_plan("'" + tensor.name + "' is f64, which '" + chains[i]->text +
+                  "' does not take; 'none' does");
+    }
+    return tensor.num_elements < chains[i]->dense_below_elements ? dense_chain : chains[i];
+  }
+  refuse_plan("no rule matches '" + tensor.name + "'; end the rules with {\"*\", \"none\"}");
+}
+
+void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
+                      std::span<BucketDesc const> new_buckets) {
+  if (in_step) throw Error(Code::invalid_usage, "plan: a step is running; call finish first");
+  shelf = remember();  // whatever goes wrong below, a later plan finds it there
+  outcome = outcome == Outcome::in_doubt ? outcome : Outcome::none;
+  progress.reset();
+  parcels.clear();
+  {
+    std::lock_guard const lock(failure_mutex);
+    last_failure = {};
+  }
+
+  tensors.clear();
+  std::unordered_map<std::string, std::uint32_t> by_name;
+  for (TensorDesc const& desc : new_tensors) {
+    if (!by_name.emplace(desc.name, static_cast<std::uint32_t>(tensors.size())).second) {
+      refuse_plan("two tensors are called '" + desc.name + "'; names are the keys of their state");
+    }
+    tensors.push_back({.desc = desc});
+  }
+  buckets.assign(new_buckets.begin(), new_buckets.end());
+  bucket_tensors.assign(buckets.size(), {});
+  std::set<std::uint32_t> placed;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    std::uint64_t offset = 0;
+    for (std::string const& name : buckets[b].tensors) {
+      auto const found = by_name.find(name);
+      if (found == by_name.end())
+        refuse_plan("bucket " + std::to_string(b) + " names '" + name + "', which is not a tensor");
+      if (!placed.insert(found->second).second) refuse_plan("'" + name + "' stands in two buckets");
+      PlannedTensor& tensor = tensors[found->second];
+      tensor.bucket = static_cast<std::uint32_t>(b);
+      tensor.bucket_offset = offset;
+      offset += tensor.desc.num_elements;
+      bucket_tensors[b].push_back(found->second);
+      if (tensor.desc.dtype != tensors[bucket_tensors[b][0]].desc.dtype) {
+        refuse_plan("bucket " + std::to_string(b) +
+                    " mixes element types; a bucket is one array of one type");
+      }
+    }
+  }
+  if (placed.size() != tensors.size()) refuse_plan("every tensor must stand in a bucket");
+
+  agree_on_plan();
+  lay_parcels();
+  for (Parcel& parcel : parcels) allocate(parcel);
+  allocate_shared();
+  restore();
+  ++num_plans;
+}
+
+void Hook::Impl::agree_on_plan() {
+  std::size_t const world_size = static_cast<std::size_t>(transport->world_size());
+  requests = std::vector<Request>(2 * world_size);
+  control_requests = std::vector<Request>(2 * world_size);
+  gone = std::make_unique<bool[]>(world_size);
+  heard = std::make_unique<bool[]>(world_size);
+  words.assign(world_size, 0);
+  letters_out.assign(world_size, {});
+  bodies_in.assign(world_size, {});
+  data.transport = transport;
+  data.requests = requests;
+  data.gone = {gone.get(), world_size};
+  control = data;
+  control.requests = control_requests;
+  control.channel = Channel::control;
+
+  std::string rules;
+  PlanHash rules_hash;
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    rules += (i > 0 ? ", " : "") + options.rules[i].match + " = " + chains[i]->text;
+    rules_hash.add(std::string_view(options.rules[i].match)).add(std::string_view(chains[i]->text));
+  }
+  std::string const choices = std::string(options.op == ReduceOp::mean ? "mean" : "sum") +
+                              ", predivide " + std::to_string(options.predivide) + ", rollback " +
+                              (options.rollback == Rollback::merge ? "merge" : "exact") +
+                              ", on_nonfinite " +
+                              std::to_string(static_cast<int>(options.on_nonfinite));
+  PlanHash layout;
+  std::string layout_text;
+  for (BucketDesc const& bucket : buckets) {
+    layout.add(bucket.tensors.size());
+    layout_text += (layout_text.empty() ? "" : " | ");
+    for (std::string const& name : bucket.tensors) {
+      layout.add(std::string_view(name));
+      layout_text += name + " ";
+    }
+  }
+  HandshakeField const fields[] = {
+      {"version", PayloadHeader::kVersion, std::to_string(PayloadHeader::kVersion)},
+      {"spec", rules_hash.value(), rules},
+      {"seed", options.seed, std::to_string(options.seed)},
+      {"options", PlanHash().add(std::string_view(choices)).value(), choices},
+      {"epoch", options.epoch, std::to_string(options.epoch)},
+      {"history", history, std::to_string(history)},
+  };
+  std::vector<std::string> texts;
+  for (PlannedTensor const& tensor : tensors) texts.push_back(tensor_text(tensor.desc));
+  PlanHash model;
+  for (HandshakeField const& field : fields) model.add(field.hash);
+  for (std::string const& text : texts) model.add(std::string_view(text));
+  model_hash = model.add(layout.value()).value();
+
+  Failure failure;
+  control.deadline = Clock::now() + options.vote_deadline;
+  control.tag = 0x0f000000u;
+  try {
+    handshake(control, fields, texts, failure);
+    HandshakeField const bucket_field[] = {{"buckets", layout.value(), layout_text}};
+    handshake(control, bucket_field, {}, failure);
+  } catch (Error const& error) {
+    if (failure.code == Code::ok)
+      failure = {error.code(), control.blamed_rank, "", "handshake", error.what()};
+    std::lock_guard const lock(failure_mutex);
+    last_failure = failure;
+    throw;
+  }
+}
+
+// Bytes that a rank hands to the transport for one element of a dense f32 gradient, and for a
+// chain, without the few constant bytes: what decides whether compression is worth it at all.
+void Hook::Impl::decide_exchange(Parcel& parcel, Chain const& chain) {
+  Compressor const& compressor = *chain.compressor;
+  int const last = compressor.num_rounds() - 1;
+  TensorInfo const& largest = std::ranges::max_element(parcel.lanes, {}, [](Lane const& lane) {
+                                return lane.info.num_elements;
+                              })->info;
+  ExchangeKind const natural = compressor.round(last, largest).exchange;
+  switch (chain.exchange) {
+    case ExchangeChoice::automatic:
+      parcel.exchange = natural;
+      break;
+    case ExchangeChoice::gather:
+      parcel.exchange = ExchangeKind::gather;
+      break;
+    case ExchangeChoice::two_shot:
+      parcel.exchange = ExchangeKind::shard_sum;
+      break;
+    case ExchangeChoice::all_reduce:
+      parcel.exchange = ExchangeKind::sum;
+      break;
+  }
+  if (parcel.dtype == DType::f64 && parcel.exchange == ExchangeKind::shard_sum) {
+    refuse_plan("a two_shot adds in f32; f64 gradients take exchange=auto, gather or all_reduce");
+  }
+  if (chain.exchange != ExchangeChoice::automatic || natural != ExchangeKind::gather) return;
+
+  double const others = transport->world_size() - 1;
+  constexpr std::size_t kConstantBytes = 64;  // section headers and paddings of a sparse body
+  double compressed = 0.0;
+  double dense = 0.0;
+  for (Lane const& lane : parcel.lanes) {
+    std::size_t const capacity = compressor.round(last, lane.info).capacity_bytes;
+    compressed +=
+        others * static_cast<double>(capacity > kConstantBytes ? capacity - kConstantBytes : 0);
+    dense += 2.0 * others / transport->world_size() * static_cast<double>(lane.info.num_elements) *
+             static_cast<double>(size_of(DType::f32));
+  }
+  if (compressed <= dense || others == 0.0) return;
+  parcel.stand_aside = "gathering '" + chain.text + "' would send up to " +
+                       std::to_string(compressed / dense) + " times the bytes of a dense sum";
+  if (options.strict)
+    throw Error(Code::unsupported,
+                "plan: " + parcel.stand_aside + "; strict mode does not stand aside");
+  parcel.chain = dense_chain;
+  parcel.exchange = ExchangeKind::sum;
+}
+
+void Hook::Impl::lay_parcels() {
+  bucket_parcels.assign(buckets.size(), {});
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    // Tensors of one chain travel together; a tensor longer than a piece may be is cut first.
+    std::vector<std::pair<std::shared_ptr<Chain const>, std::uint32_t>> open;
+    for (std::uint32_t const t : bucket_tensors[b]) {
+      PlannedTensor& tensor = tensors[t];
+      std::shared_ptr<Chain const> const chain = chain_for(tensor.desc);
+      auto found = std::ranges::find_if(open, [&](auto const& entry) {
+        return entry.first->text == chain->text && parcels[entry.second].lanes.size() < kMaxPieces;
+      });
+      if (found == open.end()) {
+        Parcel parcel;
+        parcel.index = static_cast<std::uint32_t>(parcels.size());
+        parcel.bucket = static_cast<std::uint32_t>(b);
+        parcel.chain = chain;
+        parcel.dtype = tensor.desc.dtype;
+        open.emplace_back(chain, parcel.index);
+        bucket_parcels[b].push_back(parcel.index);
+        parcels.push_back(std::move(parcel));
+        found = std::prev(open.end());
+      }
+      Parcel& parcel = parcels[found->second];
+      tensor.parcel = parcel.index;
+      tensor.parcel_offset = parcel.num_elements;
+      bool const joins =
+          chain->scope == Scope::bucket && !parcel.lanes.empty() &&
+          parcel.lanes.back().bucket_offset + parcel.lanes.back().info.num_elements ==
+              tensor.bucket_offset &&
+          parcel.lanes.back().info.num_elements + tensor.desc.num_elements <= kMaxPieceElements;
+      if (joins) {
+        TensorInfo& info = parcel.lanes.back().info;
+        info.id = PlanHash(info.id).add(tensor_id(tensor.desc.name)).value();
+        info.num_elements += tensor.desc.num_elements;
+        parcel.num_elements += tensor.desc.num_elements;
+        continue;
+      }
+      std::uint64_t offset = 0;
+      do {
+        Lane lane;
+        lane.info = {tensor_id(tensor.desc.name), offset,
+                     std::min(tensor.desc.num_elements - offset, kMaxPieceElements),
+                     tensor.desc.num_rows, tensor.desc.dtype};
+        lane.bucket_offset = tensor.bucket_offset + offset;
+        lane.parcel_offset = parcel.num_elements;
+        offset += lane.info.num_elements;
+        parcel.num_elements += lane.info.num_elements;
+        parcel.lanes.push_back(std::move(lane));
+      } while (offset < tensor.desc.num_elements);
+    }
+  }
+  num_sequences = 0;
+  for (Parcel& parcel : parcels) {
+    decide_exchange(parcel, *parcel.chain);
+    parcel.plan_hash = PlanHash(model_hash).add(parcel.index).value();
+    lay_rounds(parcel);
+  }
+}
+
+void Hook::Impl::lay_rounds(Parcel& parcel) {
+  Compressor const& compressor = parcel.compressor();
+  int const world_size = transport->world_size();
+  for (int index = 0; index < compressor.num_rounds(); ++index) {
+    Round round;
+    RoundInfo const first = compressor.round(index, parcel.lanes[0].info);
+    round.exchange = index == compressor.num_rounds() - 1 ? parcel.exchange : first.exchange;
+    round.sum_dtype = first.sum_type == SumType::f64 ? DType::f64 : DType::f32;
+    round.sequence = num_sequences;
+    num_sequences += round.exchange == ExchangeKind::shard_sum ? 2 : 1;
+
+    bool const sharded = round.exchange == ExchangeKind::shard_sum;
+    round.letters.resize(sharded ? static_cast<std::size_t>(world_size) : 1);
+    for (std::size_t q = 0; q < round.letters.size(); ++q) {
+      exchange::ElementRange range{0, parcel.num_elements};
+      if (sharded) {
+        range = exchange::shard_range(parcel.num_elements, compressor.block_elements(), world_size,
+                                      static_cast<int>(q));
+      }
+      // A border that would cut a block of a later lane moves down to that block's start.
+      auto const snap = [&](std::uint64_t border, Lane const& lane) {
+        std::uint64_t const inner =
+            std::clamp(border, lane.parcel_offset, lane.parcel_offset + lane.info.num_elements) -
+            lane.parcel_offset;
+        return inner == lane.info.num_elements
+                   ? inner
+                   : inner / compressor.block_elements() * compressor.block_elements();
+      };
+      for (std::size_t l = 0; l < parcel.lanes.size(); ++l) {
+        Lane const& lane = parcel.lanes[l];
+        std::uint64_t const begin = snap(range.begin, lane);
+        std::uint64_t const end = snap(range.end, lane);
+        if (sharded && begin == end) continue;
+        Piece piece;
+        piece.info = lane.info;
+        piece.info.offset_elements += begin;
+        piece.info.num_elements = end - begin;
+        piece.bucket_offset = lane.bucket_offset + begin;
+        piece.parcel_offset = lane.parcel_offset + begin;
+        piece.lane = static_cast<std::uint32_t>(l);
+        round.letters[q].num_elements += piece.info.num_elements;
+        round.letters[q].pieces.push_back(piece);
+      }
+      if (round.letters[q].pieces.empty()) {  // an owner of nothing still sends a header
+        Piece piece;
+        piece.info = parcel.lanes[0].info;
+        piece.info.num_elements = 0;
+        round.letters[q].pieces.push_back(piece);
+      }
+    }
+    for (Letter& letter : round.letters) {
+      std::vector<std::size_t> capacities;
+      std::size_t sum_bytes = StatusLanes::kCount * size_of(round.sum_dtype);
+      for (Piece& piece : letter.pieces) {
+        piece.capacity_bytes = compressor.round(index, piece.info).capacity_bytes;
+        capacities.push_back(piece.capacity_bytes);
+        sum_bytes += piece.capacity_bytes;
+      }
+      std::size_t const capacity =
+          round.exchange == ExchangeKind::sum ? sum_bytes : wire::payload_capacity(capacities);
+      round.capacity_bytes = std::max(round.capacity_bytes, capacity);
+    }
+    if (sharded) round.owned = round.letters[static_cast<std::size_t>(transport->rank())];
+    parcel.rounds.push_back(std::move(round));
+  }
+}
+
+void Hook::Impl::allocate(Parcel& parcel) {
+  auto const take = [&](std::size_t num_bytes) -> Bytes {
+    if (num_bytes == 0) return {};
+    parcel.memory.emplace_back(num_bytes, *memory);
+    return parcel.memory.back().bytes().first(num_bytes);
+  };
+  auto const take_floats = [&](std::uint64_t count) -> std::span<float> {
+    Bytes const bytes = take(static_cast<std::size_t>(count) * sizeof(float));
+    return {reinterpret_cast<float*>(bytes.data()), static_cast<std::size_t>(count)};
+  };
+  FeedbackOptions const& feedback = parcel.chain->feedback;
+  parcel.with_residual =
+      feedback.enabled && !parcel.compressor().claims().lossless && parcel.dtype != DType::f64;
+  parcel.residual_dtype = parcel.with_residual ? feedback.dtype : DType::f32;
+  if (parcel.with_residual) {
+    std::size_t const num_bytes =
+        static_cast<std::size_t>(parcel.num_elements) * size_of(parcel.residual_dtype);
+    parcel.current = Buffer(num_bytes, *memory);
+    if (options.rollback == Rollback::exact) parcel.next = Buffer(num_bytes, *memory);
+  }
+  bool const needs_scratch = !parcel.with_residual || parcel.residual_dtype != DType::f32;
+  if (needs_scratch && parcel.dtype != DType::f64)
+    parcel.scratch = take_floats(parcel.num_elements);
+  if (size_of(parcel.dtype) == 2) parcel.widened = take_floats(parcel.num_elements);
+
+  for (Round& round : parcel.rounds) {
+    for (Letter& letter : round.letters) letter.storage = take(round.capacity_bytes);
+    if (round.exchange == ExchangeKind::sum) round.sum = take(round.capacity_bytes);
+    if (round.exchange == ExchangeKind::shard_sum) {
+      std::uint64_t const shard = round.owned.num_elements;
+      round.owned.storage = take(round.capacity_bytes);
+      round.sum = take(static_cast<std::size_t>(shard) * sizeof(float));
+      parcel.undelivered = take_floats(shard);
+    }
+    if (round.exchange == ExchangeKind::gather && &round != &parcel.rounds.back()) {
+      round.agreed = take(round.capacity_bytes * static_cast<std::size_t>(transport->world_size()));
+    }
+  }
+  for (Lane& lane : parcel.lanes) {
+    for (SlotInfo const& slot : parcel.compressor().slots(lane.info)) {
+      std::size_t const num_bytes = static_cast<std::size_t>(slot.num_bytes);
+      lane.slots.push_back({std::string(slot.name), slot.kind, Buffer(num_bytes, *memory),
+                            Buffer(num_bytes, *memory), std::make_unique<bool>(false)});
+    }
+    for (SlotState& slot : lane.slots) {
+      lane.slot_views.push_back({{slot.name, slot.kind, slot.committed.num_bytes()},
+                                 slot.committed.bytes(),
+                                 slot.next.bytes(),
+                                 slot.written.get()});
+    }
+  }
+}
+
+void Hook::Impl::allocate_shared() {
+  std::size_t work_bytes = 0;
+  std::size_t scratch_bytes = 0;
+  int const world_size = transport->world_size();
+  for (Parcel const& parcel : parcels) {
+    for (Round const& round : parcel.rounds) {
+      for (Letter const& letter : round.letters) {
+        for (Piece const& piece : letter.pieces) {
+          work_bytes = std::max(work_bytes, parcel.compressor().workspace_bytes(piece.info));
+        }
+      }
+      std::size_t needed = exchange::all_gather_scratch_bytes(world_size, round.capacity_bytes);
+      if (round.exchange == ExchangeKind::shard_sum) {
+        needed =
+            std::max(needed, exchange::all_to_all_scratch_bytes(world_size, round.capacity_bytes));
+      } else if (round.exchange == ExchangeKind::sum) {
+        needed = exchange::all_reduce_scratch_bytes(
+            world_size, round.capacity_bytes / size_of(round.sum_dtype), round.sum_dtype);
+      }
+      scratch_bytes = std::max(scratch_bytes, needed);
+    }
+  }
+  work_bytes += 4 * Workspace::kAlignment;
+  encode_memory = Buffer(work_bytes, *memory);
+  decode_memory = Buffer(work_bytes, *memory);
+  exchange_memory = Buffer(std::max<std::size_t>(scratch_bytes, 1), *memory);
+  encode_workspace = Workspace(encode_memory.bytes());
+  decode_workspace = Workspace(decode_memory.bytes());
+  data.scratch = exchange_memory.bytes();
+
+  bool const own_thread =
+      options.progress_thread && transport->traits().any_thread && transport->world_size() > 1;
+  progress.emplace(
+      own_thread, static_cast<std::uint32_t>(parcels.size()),
+      [](void* self, std::uint32_t task) {
+        Impl& impl = *static_cast<Impl*>(self);
+        impl.complete(impl.parcels[task]);
+      },
+      this);
+}
+
+}  // namespace gradsieve

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoding and decoding of letters: the helpers of the straight line in hook.cpp.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "comm/hook_impl.hpp"
+#include "core/philox.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve {
+namespace {
+
+constexpr std::uint16_t kOwnedRound = 0x8000;
+
+double seconds_since(Clock::time_point start) noexcept {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Adds up the time that a scope takes.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) noexcept : total_(total) {}
+  ~Stopwatch() { total_ += seconds_since(start_); }
+  Stopwatch(Stopwatch const&) = delete;
+  Stopwatch& operator=(Stopwatch const&) = delete;
+
+ private:
+  double& total_;
+  Clock::time_point start_ = Clock::now();
+};
+
+/// The log of a shard_sum's owner: pieces come in order, each takes the next place.
+class ShardSink final : public MassSink {
+ public:
+  explicit ShardSink(std::span<float> log) noexcept : log_(log) {}
+  std::span<float> undelivered(TensorInfo const& piece) noexcept override {
+    std::span<float> const place =
+        log_.subspan(position_, static_cast<std::size_t>(piece.num_elements));
+    position_ += place.size();
+    return place;
+  }
+
+ private:
+  std::span<float> log_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace
+
+ExecContext Hook::Impl::context(Parcel& parcel, Workspace& workspace,
+                                ThreadPool& threads) noexcept {
+  workspace.reset();
+  ExecContext result;
+  result.backend = options.backend;
+  result.workspace = &workspace;
+  result.threads = &threads;
+  result.words = &parcel.words;
+  result.seed = options.seed;
+  result.rank = transport->rank();
+  result.world_size = transport->world_size();
+  return result;
+}
+
+double Hook::Impl::weight() const noexcept {
+  double const divisor = options.op == ReduceOp::mean ? transport->world_size() : 1;
+  return options.predivide / divisor;
+}
+
+ResidualView Hook::Impl::residual_view(Parcel& parcel, Piece const& piece) const noexcept {
+  if (parcel.dtype == DType::f64) return {};
+  std::size_t const offset = static_cast<std::size_t>(piece.parcel_offset);
+  std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
+  float const carry = static_cast<float>(parcel.chain->feedback.decay *
+                                         (static_cast<double>(loss_scale) / parcel.residual_scale));
+  if (!parcel.with_residual) return {{}, parcel.scratch.subspan(offset, count), carry};
+  if (parcel.residual_dtype != DType::f32) {
+    std::span<float> const both = parcel.scratch.subspan(offset, count);
+    return {both, both, carry};
+  }
+  std::span<float> const in = parcel.current.as<float>().subspan(offset, count);
+  if (options.rollback == Rollback::merge) return {in, in, carry};
+  return {in, parcel.next.as<float>().subspan(offset, count), carry};
+}
+
+TensorView Hook::Impl::accumulator(Parcel& parcel, Piece const& piece) const noexcept {
+  if (!parcel.widened.empty()) {
+    return TensorView(parcel.widened.subspan(static_cast<std::size_t>(piece.parcel_offset),
+                                             static_cast<std::size_t>(piece.info.num_elements)));
+  }
+  return parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements);
+}
+
+void Hook::Impl::clear_accumulators(Parcel& parcel) noexcept {
+  for (Letter const& letter : parcel.rounds.back().letters) {
+    for (Piece const& piece : letter.pieces) {
+      TensorView const view = accumulator(parcel, piece);
+      if (view.num_elements > 0)
+        std::memset(view.data, 0, static_cast<std::size_t>(view.num_bytes()));
+    }
+  }
+}
+
+void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const* field) noexcept {
+  try {
+    std::lock_guard const lock(failure_mutex);
+    if (last_failure.code != Code::ok)
+      return;  // the first failure is the cause, others follow from it
+    last_failure = {status.code(), rank, "", field, status.message()};
+    for (PlannedTensor const& tensor : tensors) {
+      if (tensor.parcel == parcel.index) {
+        last_failure.tensor = tensor.desc.name;
+        break;
+      }
+    }
+  } catch (...) {
+    // Out of memory for a name: the status itself still reaches the caller.
+  }
+}
+
+// ---------------------------------------------------------------------------------------- encode
+
+Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
+  Stopwatch const watch(parcel.encode_seconds);
+  bool const failed =
+      step_failed || !parcel.status.ok();  // read once: the progress thread may set it
+  if (round == 0) prepare(parcel, failed);
+  Round& r = parcel.rounds[static_cast<std::size_t>(round)];
+  for (Letter& letter : r.letters) {
+    Status const status = failed ? Status{Code::aborted, "the step has failed already"}
+                          : r.exchange == ExchangeKind::sum ? encode_sum(parcel, round, letter)
+                                                            : encode_letter(parcel, round, letter);
+    if (!status.ok() && parcel.status.ok()) {
+      parcel.status = status;
+      if (!failed) blame(parcel, status, transport->rank(), "encode");
+    }
+  }
+  if (!parcel.status.ok()) {
+    step_failed = true;
+    for (Letter& letter : r.letters) seal(parcel, round, letter, false, parcel.status, 0);
+    return parcel.status;
+  }
+  parcel.reached = round == parcel.last_round() ? Reached::encoded : Reached::compensated;
+  store_residual(parcel);
+  return {};
+}
+
+// What happens before the first round: the step's divisor, a residual of another type widened, and,
+// in a step that has failed already, the gradient put aside (merge) or left alone (exact).
+void Hook::Impl::prepare(Parcel& parcel, bool failed) noexcept {
+  ExecContext const ctx = context(parcel, encode_workspace, encode_threads);
+  if (parcel.with_residual && parcel.residual_dtype == DType::bf16) {
+    kernels::widen(ctx, TensorView(parcel.current.as<BFloat16>().first(parcel.scratch.size())),
+                   parcel.scratch);
+  }
+  if (options.predivide != 1.0) {
+    float const factor = static_cast<float>(1.0 / options.predivide);
+    for (Lane const& lane : parcel.lanes) {
+      TensorView const slice = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
+      if (slice.dtype == DType::f32) {
+        kernels::scale(ctx, factor, slice.as<float>());
+      } else if (slice.dtype == DType::f64) {
+        for (double& x : slice.as<double>()) x /= options.predivide;
+      } else {
+        std::span<float> const wide =
+            parcel.widened.subspan(static_cast<std::size_t>(lane.parcel_offset),
+                                   static_cast<std::size_t>(lane.info.num_elements));
+        kernels::widen(ctx, slice, wide);
+        kernels::scale(ctx, factor, wide);
+        kernels::narrow(ctx, wide, false, slice);
+      }
+    }
+  }
+  if (failed && options.rollback == Rollback::merge && parcel.with_residual) {
+    for (Lane const& lane : parcel.lanes) {
+      Piece const piece{lane.info, lane.bucket_offset, lane.parcel_offset, 0, 0, 0};
+      static_cast<void>(kernels::compensate(
+          ctx, parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements),
+          residual_view(parcel, piece)));
+    }
+    parcel.reached = Reached::compensated;
+    store_residual(parcel);
+  }
+}
+
+void Hook::Impl::store_residual(Parcel& parcel) noexcept {
+  if (!parcel.with_residual || parcel.residual_dtype != DType::bf16) return;
+  ExecContext const ctx = context(parcel, encode_workspace, encode_threads);
+  Buffer& target = options.rollback == Rollback::merge ? parcel.current : parcel.next;
+  for (Lane const& lane : parcel.lanes) {
+    std::size_t const offset = static_cast<std::size_t>(lane.parcel_offset);
+    std::size_t const count = static_cast<std::size_t>(lane.info.num_elements);
+    RoundingKey const key{philox_key(options.seed, lane.info.id, Purpose::residual,
+                                     static_cast<std::uint32_t>(transport->rank())),
+                          step, lane.info.offset_elements};
+    kernels::store_bf16(ctx, parcel.scratch.subspan(offset, count), key,
+                        target.as<BFloat16>().subspan(offset, count));
+  }
+}
+
+Status Hook::Impl::encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept {
+  bool const first = round == 0;
+  ExecContext const ctx = first ? context(parcel, encode_workspace, encode_threads)
+                                : context(parcel, decode_workspace, decode_threads);
+  Status const status = parcel.compressor().encode_with_residual(
+      ctx, round, piece.info, parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements),
+      residual_view(parcel, piece), parcel.lanes[piece.lane].state(), body);
+  piece.body_bytes = status.ok() ? body.num_bytes() : 0;
+  return status;
+}
+
+Status Hook::Impl::encode_letter(Parcel& parcel, int round, Letter& letter) noexcept {
+  wire::PieceWriter writer(letter.storage, letter.pieces.size());
+  for (Piece& piece : letter.pieces) {
+    GRADSIEVE_RETURN_IF_ERROR(
+        encode_piece(parcel, round, piece, writer.next(piece.capacity_bytes)));
+    writer.close();
+  }
+  seal(parcel, round, letter, false, {}, writer.body_bytes());
+  return {};
+}
+
+Status Hook::Impl::encode_sum(Parcel& parcel, int round, Letter& letter) noexcept {
+  std::size_t position = 0;
+  for (Piece& piece : letter.pieces) {
+    std::size_t const num_bytes = parcel.compressor().sum_bytes(round, piece.info, step);
+    std::uint64_t written = 0;
+    Body const body(letter.storage.subspan(position, num_bytes), &written);
+    GRADSIEVE_RETURN_IF_ERROR(encode_piece(parcel, round, piece, body));
+    if (written != num_bytes)
+      return {Code::internal, "a sum round's body has another size than all ranks agreed on"};
+    position += num_bytes;
+  }
+  seal(parcel, round, letter, false, {}, position);
+  return {};
+}
+
+// Completes a payload: header, or status lanes in a sum round. A failed one has no body.
+void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Status status,
+                      std::uint64_t body_bytes) noexcept {
+  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
+  std::uint16_t const flags = (parcel.words.flags & kStepNonFinite) != 0 ? kFlagNonFinite : 0;
+  if (r.exchange == ExchangeKind::sum) {
+    std::size_t num_bytes = 0;
+    for (Piece const& piece : letter.pieces)
+      num_bytes += parcel.compressor().sum_bytes(round, piece.info, step);
+    if (!status.ok()) std::memset(letter.storage.data(), 0, num_bytes);
+    double const lanes[StatusLanes::kCount] = {
+        status.ok() ? 0.0 : 1.0, status.ok() ? 0.0 : transport->rank(), flags != 0 ? 1.0 : 0.0,
+        static_cast<double>(history & 0xfff)};
+    for (std::size_t i = 0; i < StatusLanes::kCount; ++i) {
+      if (r.sum_dtype == DType::f64) {
+        wire::store(letter.storage.data() + num_bytes + i * sizeof(double), lanes[i]);
+      } else {
+        wire::store(letter.storage.data() + num_bytes + i * sizeof(float),
+                    static_cast<float>(lanes[i]));
+      }
+    }
+    letter.length = num_bytes + StatusLanes::kCount * size_of(r.sum_dtype);
+    return;
+  }
+  PayloadHeader header;
+  header.codec = parcel.chain->payload_id;
+  header.flags = flags;
+  header.status = static_cast<std::uint32_t>(status.code());
+  header.rank = static_cast<std::uint32_t>(transport->rank());
+  header.step = step;
+  header.plan_hash = parcel.plan_hash ^ history;
+  header.num_elements = letter.num_elements;
+  header.body_bytes = body_bytes;
+  header.round = static_cast<std::uint16_t>(round | (owned ? kOwnedRound : 0));
+  header.num_pieces = static_cast<std::uint16_t>(letter.pieces.size());
+  header.sequence = r.sequence + (owned ? 1 : 0);
+  wire::write_header(header, letter.storage);
+  letter.length = wire::kHeaderBytes + static_cast<std::size_t>(body_bytes);
+}
+
+// The owner's half of a shard_sum: what it could not send goes to the log.
+Status Hook::Impl::encode_owned(Parcel& parcel, int round) noexcept {
+  Stopwatch const watch(parcel.encode_seconds);
+  Round& r = parcel.rounds[static_cast<std::size_t>(round)];
+  ShardSink sink(parcel.undelivered);
+  wire::PieceWriter writer(r.owned.storage, r.owned.pieces.size());
+  std::span<float const> sum{reinterpret_cast<float const*>(r.sum.data()),
+                             r.sum.size() / sizeof(float)};
+  for (Piece& piece : r.owned.pieces) {
+    std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
+    ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+    ctx.owned = true;
+    Body const body = writer.next(piece.capacity_bytes);
+    GRADSIEVE_RETURN_IF_ERROR(parcel.compressor().encode_owned(
+        ctx, round, piece.info, sum.first(count), parcel.lanes[piece.lane].state(), body, sink));
+    writer.close();
+    sum = sum.subspan(count);
+  }
+  parcel.undelivered_written = true;
+  seal(parcel, round, r.owned, true, {}, writer.body_bytes());
+  return {};
+}
+
+// ---------------------------------------------------------------------------------------- decode
+
+// A payload of a peer is believed only as far as the plan agrees with it.
+Status Hook::Impl::open(Parcel& parcel, int round, bool owned, int sender, ConstBytes payload,
+                        Letter const& letter, PayloadHeader& header) noexcept {
+  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
+  auto const reject = [&](Status status, char const* field) {
+    blame(parcel, status, sender, field);
+    return status;
+  };
+  if (Status const status = wire::read_header(payload, header); !status.ok())
+    return reject(status, "header");
+  if (header.plan_hash != (parcel.plan_hash ^ history)) {
+    return reject(
+        {Code::mismatch, "a payload of another plan, or of a rank that refused another step"},
+        "plan_hash");
+  }
+  if (header.step != step) return reject({Code::mismatch, "a payload of another step"}, "step");
+  if (header.rank != static_cast<std::uint32_t>(sender)) {
+    return reject({Code::corrupt_payload, "a payload with another sender's rank"}, "rank");
+  }
+  std::uint16_t const expected_round =
+      static_cast<std::uint16_t>(round | (owned ? kOwnedRound : 0));
+  if (header.round != expected_round || header.sequence != r.sequence + (owned ? 1u : 0u)) {
+    return reject({Code::mismatch, "a payload of another round"}, "round");
+  }
+  if (header.status != 0)
+    return reject({Code::peer_failed, "a rank reports that it failed"}, "status");
+  if (header.num_elements != letter.num_elements || header.num_pieces != letter.pieces.size()) {
+    return reject({Code::mismatch, "a payload for another number of elements"}, "num_elements");
+  }
+  if ((header.flags & kFlagNonFinite) != 0) {
+    parcel.found_nonfinite = true;
+    if (parcel.nonfinite_rank < 0) parcel.nonfinite_rank = sender;
+  }
+  return {};
+}
+
+Status Hook::Impl::decode_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
+                                 int sender, ConstBytes payload, double factor,
+                                 bool into_shard) noexcept {
+  Stopwatch const watch(parcel.decode_seconds);
+  PayloadHeader header;
+  GRADSIEVE_RETURN_IF_ERROR(open(parcel, round, owned, sender, payload, letter, header));
+  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
+  std::span<float> shard{reinterpret_cast<float*>(r.sum.data()), r.sum.size() / sizeof(float)};
+  wire::PieceReader reader(payload, header);
+  Status status;
+  for (Piece const& piece : letter.pieces) {
+    ConstBytes body;
+    if (status = reader.next(body); !status.ok()) break;
+    std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
+    TensorView const target =
+        into_shard ? TensorView(shard.first(count)) : accumulator(parcel, piece);
+    if (into_shard) shard = shard.subspan(count);
+    ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
+    status = parcel.compressor().decode_add(ctx, round, piece.info, body, factor,
+                                            parcel.lanes[piece.lane].state(), target);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) status = reader.finish();
+  if (!status.ok()) blame(parcel, status, sender, "body");
+  return status;
+}
+
+// What the bucket holds in the end, in its own type; NaN (or zeros) where a gradient was not
+// finite.
+Status Hook::Impl::deliver(Parcel& parcel) noexcept {
+  Stopwatch const watch(parcel.decode_seconds);
+  ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
+  if (parcel.found_nonfinite && options.on_nonfinite == OnNonFinite::error) {
+    Status const status{Code::non_finite, "a gradient element of some rank is NaN or infinite"};
+    blame(parcel, status, parcel.nonfinite_rank, "gradient");
+    return status;
+  }
+  for (Lane const& lane : parcel.lanes) {
+    TensorView const target = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
+    Piece const whole{lane.info, lane.bucket_offset, lane.parcel_offset, 0, 0, 0};
+    TensorView const result = accumulator(parcel, whole);
+    if (parcel.found_nonfinite) {
+      bool const nan = options.on_nonfinite == OnNonFinite::propagate;
+      if (result.dtype == DType::f64) {
+        std::ranges::fill(result.as<double>(),
+                          nan ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+      } else {
+        std::ranges::fill(result.as<float>(), nan ? std::bit_cast<float>(0x7fc00000u) : 0.0F);
+      }
+    }
+    if (!parcel.widened.empty()) kernels::narrow(ctx, result.as<float>(), false, target);
+  }
+  return {};
+}
+
+}  // namespace gradsieve

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ran and what it cost: counters for people and tools.
+#include <cmath>
+#include <ostream>
+
+#include "comm/hook_impl.hpp"
+
+namespace gradsieve {
+namespace {
+
+char const* exchange_name(Parcel const& parcel, int world_size) {
+  if (world_size == 1) return "none";
+  switch (parcel.exchange) {
+    case ExchangeKind::gather:
+      return "gather";
+    case ExchangeKind::sum:
+      return "all_reduce";
+    case ExchangeKind::shard_sum:
+      return "two_shot";
+  }
+  return "";
+}
+
+double norm(std::span<float const> values) {
+  double sum = 0.0;
+  for (float const x : values) sum += static_cast<double>(x) * x;
+  return std::sqrt(sum);
+}
+
+/// Adds `share` of a parcel's counters.
+void add(Stats& stats, Parcel const& parcel, double share) {
+  auto const part = [&](std::uint64_t bytes) {
+    return static_cast<std::uint64_t>(share * static_cast<double>(bytes) + 0.5);
+  };
+  stats.wire_bytes += part(parcel.wire_bytes);
+  stats.total_wire_bytes += part(parcel.total_wire_bytes);
+  bool const selects = parcel.words.kept_elements + parcel.words.overflowed_elements > 0;
+  stats.kept_elements += part(selects ? parcel.words.kept_elements : parcel.num_elements);
+  stats.overflowed_elements += part(parcel.words.overflowed_elements);
+  stats.encode_seconds += share * parcel.encode_seconds;
+  stats.exchange_seconds += share * parcel.exchange_seconds;
+  stats.decode_seconds += share * parcel.decode_seconds;
+  stats.total_encode_seconds += share * parcel.total_encode_seconds;
+  stats.total_exchange_seconds += share * parcel.total_exchange_seconds;
+  stats.total_decode_seconds += share * parcel.total_decode_seconds;
+}
+
+/// A tensor's part of its parcel: by the bytes of its bodies, or by its elements before the first
+/// step.
+double share_of(PlannedTensor const& tensor, Parcel const& parcel) {
+  double own = 0.0;
+  double all = 0.0;
+  for (Round const& round : parcel.rounds) {
+    for (Letter const& letter : round.letters) {
+      for (Piece const& piece : letter.pieces) {
+        double const bytes = static_cast<double>(piece.body_bytes);
+        all += bytes;
+        bool const inside = piece.parcel_offset >= tensor.parcel_offset &&
+                            piece.parcel_offset < tensor.parcel_offset + tensor.desc.num_elements;
+        if (inside) own += bytes;
+      }
+    }
+  }
+  if (parcel.chain->scope == Scope::tensor && all > 0.0) return own / all;
+  return parcel.num_elements == 0 ? 0.0
+                                  : static_cast<double>(tensor.desc.num_elements) /
+                                        static_cast<double>(parcel.num_elements);
+}
+
+}  // namespace
+
+std::vector<Stats> Hook::tensor_stats() const {
+  std::vector<Stats> result;
+  for (PlannedTensor const& tensor : impl_->tensors) {
+    Parcel const& parcel = impl_->parcels[tensor.parcel];
+    Stats stats;
+    stats.name = tensor.desc.name;
+    stats.spec = parcel.chain->text;
+    stats.exchange = exchange_name(parcel, impl_->transport->world_size());
+    stats.num_elements = tensor.desc.num_elements;
+    stats.dense_bytes = tensor.desc.num_elements * size_of(tensor.desc.dtype);
+    add(stats, parcel, share_of(tensor, parcel));
+    if (parcel.with_residual) {
+      stats.residual_norm = norm(residual(tensor.desc.name));
+    } else if (!parcel.scratch.empty() && parcel.reached == Reached::encoded) {
+      stats.dropped_norm =
+          norm(parcel.scratch.subspan(static_cast<std::size_t>(tensor.parcel_offset),
+                                      static_cast<std::size_t>(tensor.desc.num_elements)));
+    }
+    result.push_back(std::move(stats));
+  }
+  return result;
+}
+
+std::vector<Stats> Hook::bucket_stats() const {
+  std::vector<Stats> result;
+  for (std::size_t b = 0; b < impl_->buckets.size(); ++b) {
+    Stats stats;
+    stats.name = "bucket " + std::to_string(b);
+    for (std::uint32_t const index : impl_->bucket_parcels[b]) {
+      Parcel const& parcel = impl_->parcels[index];
+      stats.spec += (stats.spec.empty() ? "" : ", ") + parcel.chain->text;
+      stats.exchange += (stats.exchange.empty() ? "" : ", ") +
+                        std::string(exchange_name(parcel, impl_->transport->world_size()));
+      stats.num_elements += parcel.num_elements;
+      stats.dense_bytes += parcel.num_elements * size_of(parcel.dtype);
+      add(stats, parcel, 1.0);
+    }
+    result.push_back(std::move(stats));
+  }
+  return result;
+}
+
+void Hook::describe(std::ostream& out) const {
+  int const world_size = impl_->transport->world_size();
+  out << "rank " << impl_->transport->rank() << " of " << world_size << " over "
+      << impl_->transport->traits().name << ": " << impl_->tensors.size() << " tensors in "
+      << impl_->buckets.size() << " buckets\n";
+  for (Parcel const& parcel : impl_->parcels) {
+    out << "  bucket " << parcel.bucket << ": " << parcel.num_elements << " x "
+        << dtype_name(parcel.dtype) << " in " << parcel.lanes.size() << " lanes, "
+        << parcel.chain->text << ", " << exchange_name(parcel, world_size) << ", at most "
+        << parcel.rounds.back().capacity_bytes << " bytes a payload";
+    if (!parcel.stand_aside.empty()) out << "; dense because " << parcel.stand_aside;
+    out << '\n';
+  }
+  out << "  state " << state_bytes() << " bytes, workspace and payloads " << workspace_bytes()
+      << " bytes\n";
+}
+
+std::size_t Hook::state_bytes() const noexcept {
+  std::size_t total = 0;
+  for (Parcel const& parcel : impl_->parcels) {
+    total += parcel.current.num_bytes() + parcel.next.num_bytes();
+    for (Lane const& lane : parcel.lanes) {
+      for (SlotState const& slot : lane.slots)
+        total += slot.committed.num_bytes() + slot.next.num_bytes();
+    }
+  }
+  return total;
+}
+
+std::size_t Hook::workspace_bytes() const noexcept {
+  std::size_t total = impl_->encode_memory.num_bytes() + impl_->decode_memory.num_bytes() +
+                      impl_->exchange_memory.num_bytes();
+  for (Parcel const& parcel : impl_->parcels) {
+    for (Buffer const& buffer : parcel.memory) total += buffer.num_bytes();
+  }
+  return total;
+}
+
+}  // namespace gradsieve

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step is a transaction: begin applies the outcome of the step before, finish votes on this one.
+#include <algorithm>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "comm/hook_impl.hpp"
+#include "core/hash.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve {
+
+Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept {
+  if (getpid() != process_id)
+    return {Code::forked_child, "this process was forked: only the parent may call"};
+  if (!progress) return {Code::invalid_usage, "begin: call plan first"};
+  if (in_step) return {Code::invalid_usage, "begin: the step before was not finished"};
+  if (outcome == Outcome::in_doubt) {
+    return {Code::in_doubt,
+            "begin: the outcome of the last step is unknown; call recover or restart from a "
+            "checkpoint"};
+  }
+  if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max())) {
+    return {Code::invalid_argument, "begin: the loss scale must be positive and finite"};
+  }
+  settle();
+  step = new_step;
+  loss_scale = new_loss_scale;
+  in_step = true;
+  step_failed = false;
+  std::fill_n(gone.get(), words.size(), false);
+  {
+    std::lock_guard const lock(failure_mutex);
+    last_failure.code = Code::ok;
+  }
+  for (Parcel& parcel : parcels) {
+    parcel.words = {};
+    parcel.words.step = step;
+    parcel.words.loss_scale = loss_scale;
+    parcel.words.parity = static_cast<std::uint32_t>(step & 1);
+    parcel.reached = Reached::idle;
+    parcel.status = {};
+    parcel.submitted = false;
+    parcel.undelivered_written = false;
+    parcel.found_nonfinite = false;
+    parcel.nonfinite_rank = -1;
+    parcel.encode_seconds = parcel.exchange_seconds = parcel.decode_seconds = 0.0;
+    parcel.wire_bytes = 0;
+  }
+  return {};
+}
+
+StepResult Hook::Impl::finish() noexcept {
+  StepResult result;
+  if (getpid() != process_id) {
+    result.status = {Code::forked_child, "this process was forked: only the parent may call"};
+    return result;
+  }
+  if (!in_step) {
+    result.status = {Code::invalid_usage, "finish: call begin first"};
+    return result;
+  }
+  progress->drain(Progress::kAll);
+  for (Parcel& parcel : parcels) {
+    if (!parcel.status.ok() && result.status.ok()) result.status = parcel.status;
+    result.found_nonfinite = result.found_nonfinite || parcel.found_nonfinite;
+    parcel.total_wire_bytes += parcel.wire_bytes;
+    parcel.total_encode_seconds += parcel.encode_seconds;
+    parcel.total_exchange_seconds += parcel.exchange_seconds;
+    parcel.total_decode_seconds += parcel.decode_seconds;
+  }
+
+  // All ranks know of a non-finite gradient by now, so all vote against, and that is no failure.
+  bool const ok = result.status.ok() && !result.found_nonfinite;
+  control.transport = transport;
+  control.deadline = Clock::now() + options.vote_deadline;
+  control.tag = tag(num_sequences) | 0x10000000u;
+  control.blamed_rank = -1;
+  VoteResult const voted = vote(control, step, ok, words, {heard.get(), words.size()});
+  in_step = false;
+  outcome = voted.outcome;
+  result.committed = outcome == Outcome::committed;
+  history = PlanHash(history).add(step).add(outcome).value();
+
+  auto const record = [&](Status status, int rank, char const* field) noexcept {
+    std::lock_guard const lock(failure_mutex);
+    try {
+      if (last_failure.code == Code::ok)
+        last_failure = {status.code(), rank, "", field, status.message()};
+      // The roll call knows better than a deadline who is gone: a rank that answers is only a
+      // victim.
+      if (voted.missing_rank >= 0 && last_failure.code == Code::timeout)
+        last_failure.rank = voted.missing_rank;
+    } catch (...) {
+      last_failure.code = status.code();
+    }
+  };
+  if (outcome == Outcome::in_doubt) {
+    result.status = {Code::in_doubt,
+                     "finish: some rank's vote did not arrive; the outcome is unknown here"};
+    record(result.status, voted.missing_rank, "vote");
+  } else if (!result.status.ok()) {
+    record(result.status, -1, "exchange");
+  } else if (outcome == Outcome::rolled_back && ok) {
+    result.status = {Code::peer_failed, "finish: a rank voted against the step"};
+    record(result.status, voted.refusing_rank, "vote");
+  }
+  return result;
+}
+
+Status Hook::Impl::refuse() noexcept {
+  if (in_step || outcome != Outcome::committed) {
+    return {Code::invalid_usage,
+            "refuse: only a committed step can be refused, before the next begin"};
+  }
+  outcome = Outcome::rolled_back;
+  history = PlanHash(history).add(step).add(Outcome::rolled_back).value();
+  return {};
+}
+
+// Survivors compare what they know of the step. One that committed has seen every vote, so all
+// others may commit too; if none did, nobody has used the results.
+Status Hook::Impl::recover(Transport& other) noexcept {
+  if (in_step) return {Code::invalid_usage, "recover: a step is running; call finish first"};
+  std::size_t const world_size = static_cast<std::size_t>(other.world_size());
+  try {
+    std::vector<Request> fresh(2 * world_size);
+    std::vector<std::uint64_t> known(world_size);
+    auto const answered = std::make_unique<bool[]>(world_size);
+    auto const absent = std::make_unique<bool[]>(world_size);
+    exchange::ExchangeContext context;
+    context.transport = &other;
+    context.requests = fresh;
+    context.gone = {absent.get(), world_size};
+    context.channel = Channel::control;
+    context.tag = 0x0e000000u;
+    context.deadline = Clock::now() + options.vote_deadline;
+    std::uint64_t const own = outcome == Outcome::committed     ? 2
+                              : outcome == Outcome::rolled_back ? 1
+                                                                : 0;
+    GRADSIEVE_RETURN_IF_ERROR(
+        exchange::all_gather_word(context, own, known, {answered.get(), world_size}));
+    bool const any_committed = std::ranges::count(known, std::uint64_t{2}) > 0;
+    if (outcome == Outcome::in_doubt)
+      outcome = any_committed ? Outcome::committed : Outcome::rolled_back;
+  } catch (...) {
+    return {Code::out_of_memory, "recover: no memory for the survivors' answers"};
+  }
+  // Ranks may have counted the doubtful step differently; from here on they share one history.
+  history = PlanHash(options.epoch).add(step).add(outcome).value();
+  if (&other != transport) {
+    settle();
+    transport = &other;
+    progress.reset();  // weights, shards and buffers follow the new group: plan() again
+  }
+  return {};
+}
+
+// ----------------------------------------------------------------------------------------- outcome
+
+void Hook::Impl::settle() noexcept {
+  if (outcome != Outcome::committed && outcome != Outcome::rolled_back) return;
+  for (Parcel& parcel : parcels) settle(parcel);
+  outcome = Outcome::none;
+}
+
+float Hook::Impl::resolved_scale(Parcel const& parcel, Outcome what) const noexcept {
+  bool const touched = parcel.reached != Reached::idle;
+  bool const kept = options.rollback == Rollback::merge || what == Outcome::committed;
+  return touched && kept && what != Outcome::none ? loss_scale : parcel.residual_scale;
+}
+
+void Hook::Impl::resolve(Parcel& parcel, Outcome what, std::span<float> target) noexcept {
+  ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
+  bool const exact = options.rollback == Rollback::exact;
+  bool const from_next = exact && what == Outcome::committed && parcel.reached == Reached::encoded;
+  Buffer const& source = from_next ? parcel.next : parcel.current;
+  std::size_t const count = target.size();
+  if (parcel.residual_dtype == DType::bf16) {
+    kernels::widen(ctx, TensorView(source.as<BFloat16>().first(count)), target);
+  } else if (count > 0 && target.data() != source.as<float>().data()) {
+    std::memcpy(target.data(), source.data(), count * sizeof(float));
+  }
+  if (parcel.reached != Reached::encoded) return;
+
+  if (what == Outcome::rolled_back && !exact) {
+    // What retain took for this step comes back from the payloads that would have carried it.
+    Round const& last = parcel.rounds.back();
+    for (Letter const& letter : last.letters) {
+      wire::PieceReader reader = [&] {
+        PayloadHeader header;
+        if (last.exchange != ExchangeKind::sum)
+          std::memcpy(&header, letter.storage.data(), sizeof header);
+        return wire::PieceReader(letter.bytes(), header);
+      }();
+      std::size_t position = 0;
+      for (Piece const& piece : letter.pieces) {
+        ConstBytes body;
+        if (last.exchange == ExchangeKind::sum) {
+          std::size_t const num_bytes =
+              parcel.compressor().sum_bytes(parcel.last_round(), piece.info, step);
+          body = letter.bytes().subspan(position, num_bytes);
+          position += num_bytes;
+        } else if (!reader.next(body).ok()) {
+          return;
+        }
+        std::span<float> const place =
+            target.subspan(static_cast<std::size_t>(piece.parcel_offset),
+                           static_cast<std::size_t>(piece.info.num_elements));
+        ExecContext const piece_ctx = context(parcel, decode_workspace, decode_threads);
+        static_cast<void>(
+            parcel.compressor().decode_add(piece_ctx, parcel.last_round(), piece.info, body, 1.0,
+                                           parcel.lanes[piece.lane].state(), TensorView(place)));
+      }
+    }
+  }
+  if (what == Outcome::committed && parcel.undelivered_written) {
+    std::span<float const> log = parcel.undelivered;
+    float const factor =
+        static_cast<float>(1.0 / weight());  // from units of the sum to the local gradient's
+    for (Piece const& piece : parcel.rounds.back().owned.pieces) {
+      std::size_t const size = static_cast<std::size_t>(piece.info.num_elements);
+      kernels::add_scaled(ctx, ConstTensorView(log.first(size)), factor,
+                          target.subspan(static_cast<std::size_t>(piece.parcel_offset), size));
+      log = log.subspan(size);
+    }
+  }
+}
+
+void Hook::Impl::settle(Parcel& parcel) noexcept {
+  if (parcel.with_residual && parcel.reached != Reached::idle) {
+    bool const exact = options.rollback == Rollback::exact;
+    float const scale = resolved_scale(parcel, outcome);
+    bool const changes = (outcome == Outcome::rolled_back && !exact) ||
+                         (outcome == Outcome::committed && parcel.undelivered_written);
+    if (parcel.residual_dtype == DType::bf16) {
+      if (changes) resolve(parcel, outcome, parcel.scratch);
+      if (exact && outcome == Outcome::committed) parcel.current.swap(parcel.next);
+      if (changes) {
+        ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
+        for (Lane const& lane : parcel.lanes) {
+          std::size_t const offset = static_cast<std::size_t>(lane.parcel_offset);
+          std::size_t const count = static_cast<std::size_t>(lane.info.num_elements);
+          // Numbers of their own: this step's were used when the residual was first stored.
+          std::uint32_t const again = static_cast<std::uint32_t>(transport->rank()) | 0x80000000u;
+          RoundingKey const key{philox_key(options.seed, lane.info.id, Purpose::residual, again),
+                                step, lane.info.offset_elements};
+          kernels::store_bf16(ctx, parcel.scratch.subspan(offset, count), key,
+                              parcel.current.as<BFloat16>().subspan(offset, count));
+        }
+      }
+    } else if (exact && outcome == Outcome::committed) {
+      if (changes)
+        resolve(parcel, outcome,
+                parcel.next.as<float>().first(static_cast<std::size_t>(parcel.num_elements)));
+      parcel.current.swap(parcel.next);
+    } else if (changes) {
+      resolve(parcel, outcome,
+              parcel.current.as<float>().first(static_cast<std::size_t>(parcel.num_elements)));
+    }
+    parcel.residual_scale = scale;
+  }
+  for (Lane& lane : parcel.lanes) {
+    for (std::size_t i = 0; i < lane.slots.size(); ++i) {
+      SlotState& slot = lane.slots[i];
+      if (*slot.written && outcome == Outcome::committed) {
+        slot.committed.swap(slot.next);
+        lane.slot_views[i].committed = slot.committed.bytes();
+        lane.slot_views[i].next = slot.next.bytes();
+      }
+      *slot.written = false;
+    }
+  }
+  parcel.reached = Reached::idle;
+  parcel.undelivered_written = false;
+}
+
+}  // namespace gradsieve

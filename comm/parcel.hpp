@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hook's plan, in its own words. A bucket is cut into parcels: what one chain encodes and one
+// exchange carries. A parcel has lanes (what is encoded together: a tensor, or several under
+// scope=bucket) and, for each round, letters (one payload each) made of pieces of lanes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradsieve/compressor.hpp"
+#include "gradsieve/hook.hpp"
+#include "gradsieve/registry.hpp"
+
+namespace gradsieve {
+
+/// A tensor's place in the model, a bucket and a lane.
+struct PlannedTensor {
+  TensorDesc desc;
+  std::uint64_t bucket_offset = 0;  ///< elements
+  std::uint64_t parcel_offset = 0;  ///< elements, in the parcel's residual
+  std::uint32_t bucket = 0;
+  std::uint32_t parcel = 0;
+};
+
+/// Two copies of a declared slot and the flag that says whether this step wrote the second.
+struct SlotState {
+  std::string name;
+  SlotKind kind = SlotKind::replicated;
+  Buffer committed;
+  Buffer next;
+  std::unique_ptr<bool> written = std::make_unique<bool>(false);
+};
+
+struct Lane {
+  TensorInfo info;
+  std::uint64_t bucket_offset = 0;
+  std::uint64_t parcel_offset = 0;
+  std::vector<SlotState> slots;
+  std::vector<SlotView> slot_views;  ///< into slots
+
+  [[nodiscard]] StateView state() const noexcept { return {slot_views}; }
+};
+
+/// A cut of a lane: all of it, or what one owner of a shard_sum holds.
+struct Piece {
+  TensorInfo info;
+  std::uint64_t bucket_offset = 0;
+  std::uint64_t parcel_offset = 0;
+  std::uint32_t lane = 0;
+  std::size_t capacity_bytes = 0;
+  std::uint64_t body_bytes = 0;  ///< of the last encode, for statistics
+};
+
+/// One payload: header, piece table, bodies. In a sum round: the bare array and its status lanes.
+struct Letter {
+  std::vector<Piece> pieces;
+  std::uint64_t num_elements = 0;
+  Bytes storage;
+  std::size_t length = 0;  ///< bytes of storage in use
+
+  [[nodiscard]] ConstBytes bytes() const noexcept { return storage.first(length); }
+};
+
+struct Round {
+  ExchangeKind exchange = ExchangeKind::gather;
+  DType sum_dtype = DType::f32;
+  std::size_t capacity_bytes = 0;  ///< of any letter of any rank
+  std::uint32_t sequence = 0;      ///< of its (first) exchange within the step
+  std::vector<Letter> letters;     ///< one, or one per owner in a shard_sum
+  Letter owned;                    ///< a shard_sum's second payload
+  Bytes sum;     ///< result of a sum round; f32 sum of the own shard in a shard_sum
+  Bytes agreed;  ///< a round that is absorbed: copies of all ranks' payloads
+};
+
+/// How far a parcel has come in this step: what a rollback has to undo.
+enum class Reached : std::uint8_t { idle, compensated, encoded };
+
+struct Parcel {
+  std::uint32_t index = 0;
+  std::uint32_t bucket = 0;
+  std::shared_ptr<Chain const> chain;
+  DType dtype = DType::f32;
+  ExchangeKind exchange = ExchangeKind::gather;  ///< of the last round
+  std::string stand_aside;                       ///< why it runs dense, if it does
+  std::uint64_t num_elements = 0;
+  std::uint64_t plan_hash = 0;
+  std::vector<Lane> lanes;
+  std::vector<Round> rounds;
+  std::vector<Buffer> memory;  ///< what the views of this parcel point into
+
+  // The residual. `current` is the committed copy; with rollback=merge it is the only one. bf16
+  // residuals and parcels without feedback work on `scratch`.
+  bool with_residual = false;
+  DType residual_dtype = DType::f32;
+  Buffer current;
+  Buffer next;
+  std::span<float> scratch;
+  float residual_scale = 1.0F;   ///< loss scale that the committed residual was made at
+  std::span<float> undelivered;  ///< MassSink's log: the own shard, in units of the sum
+  std::span<float> widened;      ///< f32 accumulator of f16 and bf16 parcels
+
+  // The running step.
+  StepWords words;
+  TensorView gradient;
+  Reached reached = Reached::idle;
+  Status status;
+  bool submitted = false;
+  bool undelivered_written = false;
+  bool done = true;
+  bool found_nonfinite = false;
+  int nonfinite_rank = -1;  ///< the first rank whose header said so
+  double encode_seconds = 0.0;
+  double exchange_seconds = 0.0;
+  double decode_seconds = 0.0;
+  std::uint64_t wire_bytes = 0;
+  std::uint64_t total_wire_bytes = 0;
+  double total_encode_seconds = 0.0;
+  double total_exchange_seconds = 0.0;
+  double total_decode_seconds = 0.0;
+
+  [[nodiscard]] Compressor const& compressor() const noexcept { return *chain->compressor; }
+  [[nodiscard]] int last_round() const noexcept { return static_cast<int>(rounds.size()) - 1; }
+};
+
+/// Status lanes behind the array of a sum round: agreement without a header.
+struct StatusLanes {
+  static constexpr std::size_t kCount = 4;
+  double num_failed = 0;     ///< ranks that failed
+  double failed_ranks = 0;   ///< sum of their numbers: the number itself if it is one
+  double num_nonfinite = 0;  ///< ranks that saw a non-finite element
+  double history = 0;  ///< low bits of the agreed history; the sum is world_size times this rank's
+};
+
+}  // namespace gradsieve

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/vote.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "core/hash.hpp"
+
+namespace gradsieve {
+
+VoteResult vote(exchange::ExchangeContext& context, std::uint64_t step, bool ok,
+                std::span<std::uint64_t> words, std::span<bool> heard) noexcept {
+  std::uint64_t const own = ok ? step + 1 : 0;
+  Status const status = exchange::all_gather_word(context, own, words, heard);
+
+  VoteResult result;
+  bool all_agree = true;
+  for (std::size_t rank = 0; rank < words.size(); ++rank) {
+    int const number = static_cast<int>(rank);
+    if (!heard[rank]) {
+      if (result.missing_rank < 0) result.missing_rank = number;
+    } else if (words[rank] != step + 1) {
+      all_agree = false;
+      if (result.refusing_rank < 0) result.refusing_rank = number;
+    }
+  }
+  if (!ok || !all_agree) {
+    result.outcome = Outcome::rolled_back;
+  } else if (result.missing_rank < 0 && status.ok()) {
+    result.outcome = Outcome::committed;
+  }
+  return result;
+}
+
+namespace {
+
+constexpr std::size_t kTextBytes = 512;  ///< of a value shown in a mismatch message
+
+/// A conversation of the handshake: each exchange gets the next tag.
+class Conversation {
+ public:
+  explicit Conversation(exchange::ExchangeContext& context)
+      : context_(context), words_(world_size()), heard_(std::make_unique<bool[]>(world_size())) {}
+
+  std::span<std::uint64_t const> gather(std::uint64_t own) {
+    Status const status =
+        exchange::all_gather_word(context_, own, words_, {heard_.get(), world_size()});
+    ++context_.tag;
+    if (!status.ok()) fail(status);
+    return words_;
+  }
+
+  std::vector<std::string> gather_text(std::string const& own) {
+    std::string const text = own.substr(0, kTextBytes);
+    std::vector<std::string> texts(world_size());
+    std::vector<std::byte> scratch(
+        exchange::all_gather_scratch_bytes(static_cast<int>(world_size()), kTextBytes));
+    context_.scratch = scratch;
+    Status const status =
+        exchange::all_gather(context_, std::as_bytes(std::span(text)), kTextBytes,
+                             [&](int rank, ConstBytes bytes) -> Status {
+                               texts[static_cast<std::size_t>(rank)].assign(
+                                   reinterpret_cast<char const*>(bytes.data()), bytes.size());
+                               return {};
+                             });
+    ++context_.tag;
+    context_.scratch = {};
+    if (!status.ok()) fail(status);
+    return texts;
+  }
+
+  [[nodiscard]] std::size_t world_size() const {
+    return static_cast<std::size_t>(context_.transport->world_size());
+  }
+  [[nodiscard]] std::size_t own_rank() const {
+    return static_cast<std::size_t>(context_.transport->rank());
+  }
+
+ private:
+  [[noreturn]] void fail(Status const& status) const {
+    throw Error(status.code(), "plan: rank " + std::to_string(context_.blamed_rank) +
+                                   " did not answer the handshake (" + status.message() + ")");
+  }
+
+  exchange::ExchangeContext& context_;
+  std::vector<std::uint64_t> words_;
+  std::unique_ptr<bool[]> heard_;
+};
+
+/// The first rank whose word differs from rank 0's, or world_size.
+std::size_t first_different(std::span<std::uint64_t const> words) {
+  auto const found = std::find_if(words.begin(), words.end(),
+                                  [&](std::uint64_t word) { return word != words[0]; });
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+[[noreturn]] void throw_mismatch(Failure& failure, std::size_t rank, std::string const& field,
+                                 std::string const& tensor, std::vector<std::string> const& texts) {
+  failure.code = Code::mismatch;
+  failure.rank = static_cast<int>(rank);
+  failure.field = field;
+  failure.tensor = tensor;
+  failure.message = "plan: ranks disagree on " + field + ": rank 0 has '" + texts[0] + "', rank " +
+                    std::to_string(rank) + " has '" + texts[rank] +
+                    "'; all ranks must plan the same";
+  throw Error(Code::mismatch, failure.message);
+}
+
+}  // namespace
+
+void handshake(exchange::ExchangeContext& context, std::span<HandshakeField const> fields,
+               std::span<std::string const> tensors, Failure& failure) {
+  PlanHash hash;
+  for (HandshakeField const& field : fields) hash.add(field.hash);
+  for (std::string const& tensor : tensors) hash.add(std::string_view(tensor));
+  Conversation talk(context);
+  if (first_different(talk.gather(hash.value())) == talk.world_size()) return;
+
+  // Every rank has seen that something differs, so all of them go through the same questions.
+  for (HandshakeField const& field : fields) {
+    std::size_t const rank = first_different(talk.gather(field.hash));
+    if (rank < talk.world_size())
+      throw_mismatch(failure, rank, field.name, "", talk.gather_text(field.own_value));
+  }
+  std::span<std::uint64_t const> const counts = talk.gather(tensors.size());
+  std::size_t const shared = *std::min_element(counts.begin(), counts.end());
+  for (std::size_t i = 0; i <= shared; ++i) {
+    std::string const text = i < tensors.size() ? tensors[i] : "(no more tensors)";
+    std::size_t const rank =
+        first_different(talk.gather(PlanHash().add(std::string_view(text)).value()));
+    if (rank == talk.world_size()) continue;
+    std::vector<std::string> const texts = talk.gather_text(text);
+    std::string const& own = texts[talk.own_rank()];
+    throw_mismatch(failure, rank, "tensor " + std::to_string(i), own.substr(0, own.find(' ')),
+                   texts);
+  }
+  throw Error(Code::internal, "plan: hashes differ but no field does");
+}
+
+}  // namespace gradsieve
