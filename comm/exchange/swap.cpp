@@ -22,7 +22,10 @@ class Swap {
 
   Status run(ConstBytes own, Received received) noexcept {
     context_.blamed_rank = -1;
-    for (Request& request : context_.requests) request.done = true;
+    for (Request& request : context_.requests) {
+      request.done = true;
+      request.status = {};
+    }
     for (int i = 0; i < kGatherWindow; ++i) start_next_receive();
     start_sends();
     for (int peer = 0; peer < world_size_; ++peer) {
