@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "kernels/cpu/sign.simd.hpp"
+#include "kernels/cpu/simd_dispatch.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve::kernels::cpu {
+namespace {
+
+// The elements of a chunk are a multiple of eight, so that no two chunks share a byte of a plane.
+std::uint64_t blocks_per_chunk(std::uint64_t block_elements) noexcept {
+  std::uint64_t const unit = 8 / std::gcd(block_elements, std::uint64_t{8});
+  std::uint64_t const blocks = std::max<std::uint64_t>(kGrainElements / block_elements, 1);
+  return (blocks + unit - 1) / unit * unit;
+}
+
+unsigned char* bytes_of(std::span<std::byte> plane, std::uint64_t element) noexcept {
+  return reinterpret_cast<unsigned char*>(plane.data()) + element / 8;
+}
+
+unsigned char const* bytes_of(std::byte const* bytes) noexcept {
+  return reinterpret_cast<unsigned char const*>(bytes);
+}
+
+}  // namespace
+
+bool sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
+          std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
+          std::span<float> residual) noexcept {
+  auto* const sign_blocks = GRADSIEVE_PICK(sign_run);
+  std::uint64_t const num_elements = corrected.size();
+  std::uint64_t const num_blocks =
+      num_elements / block_elements + (num_elements % block_elements != 0 ? 1 : 0);
+  std::atomic<bool> any_zero = false;
+  for_chunks(ctx, num_blocks, blocks_per_chunk(block_elements),
+             [&](std::uint64_t first, std::uint64_t last) {
+               std::uint64_t const begin = first * block_elements;
+               std::uint64_t const end = last == num_blocks ? num_elements : last * block_elements;
+               SignRun const run = {
+                   .num_elements = end - begin,
+                   .block_elements = block_elements,
+                   .signs = bytes_of(signs, begin),
+                   .zeros = bytes_of(zeros, begin),
+                   .scales = scales.data() + first,
+                   .residual = residual.empty() ? nullptr : residual.data() + begin,
+               };
+               if (sign_blocks(run, corrected.data() + begin)) {
+                 any_zero.store(true, std::memory_order_relaxed);
+               }
+             });
+  return any_zero.load(std::memory_order_relaxed);
+}
+
+void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,
+              std::byte const* scales, std::uint64_t block_elements, float weight,
+              std::span<float> accumulator) noexcept {
+  auto* const sign_add_chunk = GRADSIEVE_PICK(sign_add_run);
+  for_chunks(ctx, accumulator.size(), kGrainElements, [&](std::uint64_t begin, std::uint64_t end) {
+    sign_add_chunk(bytes_of(signs), bytes_of(zeros), bytes_of(scales), block_elements, weight,
+                   accumulator.data(), begin, end);
+  });
+}
+
+}  // namespace gradsieve::kernels::cpu
