@@ -16,6 +16,12 @@ bool is_name(std::string_view text) {
   return !text.empty() && lower(text.front()) && std::all_of(text.begin(), text.end(), inner);
 }
 
+// A kind of feedback never stands in a chain, so it may share a name with a stage: it is entered as
+// it is written, `feedback=none`. Stages share one set of names, whatever their kind.
+std::string key_of(PluginKind kind, std::string_view name) {
+  return (kind == PluginKind::feedback ? "feedback=" : "") + std::string(name);
+}
+
 // The alternatives of Factory stand in the order of PluginKind.
 bool makes(Registry::Factory const& factory, PluginKind kind) {
   return factory.index() == static_cast<std::size_t>(kind);
@@ -50,7 +56,8 @@ void Registry::add(PluginInfo info, Factory factory) {
   } catch (Error const& error) {
     refuse(info, std::string("a default value is not valid (") + error.what() + ")");
   }
-  if (entries_.contains(info.name)) refuse(info, "the name is taken");
+  std::string key = key_of(info.kind, info.name);
+  if (entries_.contains(key)) refuse(info, "the name is taken");
   for (auto const& [name, entry] : entries_) {
     // 0 stands for plug-ins that never write a payload of their own.
     bool const same = entry.info.kind == info.kind && entry.info.payload_id == info.payload_id;
@@ -58,8 +65,7 @@ void Registry::add(PluginInfo info, Factory factory) {
       refuse(info, "payload id " + std::to_string(info.payload_id) + " is taken by '" + name + "'");
     }
   }
-  std::string name = info.name;
-  entries_.emplace(std::move(name), Entry{std::move(info), std::move(factory)});
+  entries_.emplace(std::move(key), Entry{std::move(info), std::move(factory)});
 }
 
 std::vector<PluginInfo const*> Registry::plugins() const {
@@ -87,7 +93,7 @@ PluginInfo const* Registry::find_payload_id(std::uint8_t payload_id) const noexc
 }
 
 Registry::Entry const& Registry::require(Stage const& stage, PluginKind kind) const {
-  auto const found = entries_.find(stage.name);
+  auto const found = entries_.find(key_of(kind, stage.name));
   PluginKind const kinds[] = {kind};
   if (found == entries_.end() || found->second.info.kind != kind)
     throw_wrong_plugin(*this, stage.name, kinds);

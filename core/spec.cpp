@@ -40,9 +40,10 @@ class Parser {
   }
 
  private:
-  Stage stage(char const* expected) {
+  // A clause's value may be a count, as in dense_below=4096; the name of a stage may not.
+  Stage stage(char const* expected, bool (&may_begin)(char) noexcept = is_letter) {
     Stage stage;
-    stage.name = word(expected);
+    stage.name = word(expected, may_begin);
     after_stage_ = "'(', '|', ';' or the end";
     if (!accept('(')) return stage;
     if (!accept(')')) {
@@ -59,7 +60,7 @@ class Parser {
     Clause clause;
     clause.key = word("the key of a clause, as in ; feedback=residual");
     if (!accept('=')) fail("'='");
-    clause.value = stage("the value of the clause");
+    clause.value = stage("the value of the clause", is_word);
     return clause;
   }
 
@@ -79,10 +80,10 @@ class Parser {
     return argument;
   }
 
-  std::string word(char const* expected) {
+  std::string word(char const* expected, bool (&may_begin)(char) noexcept = is_letter) {
     skip_blanks();
     std::size_t const begin = position_;
-    if (begin == text_.size() || !is_letter(text_[begin])) fail(expected);
+    if (begin == text_.size() || !may_begin(text_[begin])) fail(expected);
     while (position_ < text_.size() && is_word(text_[position_])) ++position_;
     return std::string(text_.substr(begin, position_ - begin));
   }

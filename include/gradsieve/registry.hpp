@@ -29,17 +29,18 @@ enum class PluginKind : std::uint8_t {
 
 enum class ParamType : std::uint8_t { real, integer, boolean, choice };
 
-/// One parameter: all of it is data, so that lists, errors and tests come from one place.
+/// One parameter: all of it is data, so that lists, errors and tests come from one place. Every
+/// member has an initialiser, so that a declaration names only what it has.
 struct ParamInfo {
-  std::string name;
+  std::string name = {};
   ParamType type = ParamType::real;
-  std::string unit;           ///< "fraction", "elements", "steps", ...; empty for choices
-  std::string default_value;  ///< as it would be written in a spec
+  std::string unit = {};           ///< "fraction", "elements", "steps", ...; empty for choices
+  std::string default_value = {};  ///< as it would be written in a spec
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool min_excluded = false;         ///< (min, max] instead of [min, max]
-  std::vector<std::string> choices;  ///< of a choice
-  std::string summary;
+  bool min_excluded = false;              ///< (min, max] instead of [min, max]
+  std::vector<std::string> choices = {};  ///< of a choice
+  std::string summary = {};
 };
 
 /// Checked parameters of one stage: every declared name has a value of its type and range.
@@ -66,13 +67,13 @@ class Params {
 
 /// Everything known about a plug-in but its code.
 struct PluginInfo {
-  std::string name;
+  std::string name = {};
   PluginKind kind = PluginKind::compressor;
   std::uint8_t payload_id = 0;  ///< 0-31 built in, 32-159 registered, 160-255 private
-  std::string summary;          ///< one sentence
-  std::string paper;            ///< authors, venue, arXiv id; "-" if there is none
-  std::vector<ParamInfo> params;
-  std::string positional;  ///< parameter that an argument without a key sets; empty: none
+  std::string summary = {};     ///< one sentence
+  std::string paper = {};       ///< authors, venue, arXiv id; "-" if there is none
+  std::vector<ParamInfo> params = {};
+  std::string positional = {};  ///< parameter that an argument without a key sets; empty: none
 };
 
 /// A lossless last stage on bytes.
