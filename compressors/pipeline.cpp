@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds, sizes and the calls that come in from outside. What happens to the chosen elements is in
+// pipeline_encode.cpp and pipeline_decode.cpp.
+#include "compressors/pipeline.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "compressors/body_fields.hpp"
+#include "compressors/pipeline_parts.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve {
+
+Pipeline::Pipeline(PipelineStages stages)
+    : sparsifier_(std::move(stages.sparsifier)),
+      values_(std::move(stages.values)),
+      index_(std::move(stages.index)),
+      bytes_(std::move(stages.bytes)) {
+  if (values_ == nullptr || values_->num_rounds() != 1) {
+    throw Error(Code::invalid_argument, "a chain needs one value codec of a single round");
+  }
+  // The body of a sum is the array of its values and nothing else.
+  plain_ = values_->round(0, TensorInfo{}).exchange == ExchangeKind::sum;
+  if (sparsifier_ == nullptr) return;
+  shared_ = sparsifier_->claims().shared_indices;
+  agrees_ = shared_ && sparsifier_->needs_agreement();
+  sums_values_ = shared_ && plain_ && bytes_ == nullptr;
+  if (!shared_ && index_ == nullptr) {
+    throw Error(Code::invalid_argument, "indices that each rank chooses need an index codec");
+  }
+}
+
+Claims Pipeline::claims() const noexcept {
+  Claims const values = values_->claims();
+  Claims claims;
+  claims.deterministic = values.deterministic;
+  claims.lossless = values.lossless && sparsifier_ == nullptr;
+  claims.fixed_rate = values.fixed_rate && bytes_ == nullptr;
+  claims.unbiased = values.unbiased;
+  claims.f64 = values.f64 && sparsifier_ == nullptr;
+  claims.contraction = values.contraction;
+  if (sparsifier_ == nullptr) return claims;
+  Claims const chosen = sparsifier_->claims();
+  claims.deterministic = claims.deterministic && chosen.deterministic;
+  claims.fixed_rate = claims.fixed_rate && chosen.fixed_rate;
+  claims.unbiased = claims.unbiased && chosen.unbiased;
+  claims.shared_indices = chosen.shared_indices;
+  claims.contraction *= chosen.contraction;
+  return claims;
+}
+
+int Pipeline::num_rounds() const noexcept { return agrees_ ? 2 : 1; }
+
+RoundInfo Pipeline::round(int index, TensorInfo const& piece) const noexcept {
+  if (index < values_round()) return {.capacity_bytes = sparsifier_->agreement_bytes(piece)};
+  if (sums_values_) {
+    return {.exchange = ExchangeKind::sum,
+            .sum_type = SumType::f32,
+            .capacity_bytes = raw_capacity(piece)};
+  }
+  std::size_t const raw = raw_capacity(piece);
+  return {.capacity_bytes = bytes_ != nullptr && raw > 0 ? bytes_->bound(raw) : raw};
+}
+
+std::vector<SlotInfo> Pipeline::slots(TensorInfo const& piece) const {
+  return sparsifier_ == nullptr ? std::vector<SlotInfo>{} : sparsifier_->slots(piece);
+}
+
+std::size_t Pipeline::sum_bytes(int index, TensorInfo const& piece,
+                                std::uint64_t step) const noexcept {
+  if (!sums_values_ || index != values_round()) return round(index, piece).capacity_bytes;
+  return value_bytes(piece, sparsifier_->num_shared(piece, step) * granularity());
+}
+
+// What encoding takes and what decoding takes are close, so the sum of both is not worth splitting.
+std::size_t Pipeline::workspace_bytes(TensorInfo const& piece) const noexcept {
+  auto const floats = [](std::uint64_t count) {
+    return Workspace::padded(static_cast<std::size_t>(count) * sizeof(float));
+  };
+  std::size_t total = 0;
+  if (bytes_ != nullptr) {
+    std::size_t const raw = raw_capacity(piece);
+    total += Workspace::padded(raw) + bytes_->workspace_bytes(raw);
+  }
+  if (sparsifier_ == nullptr) return total + values_->workspace_bytes(piece);
+  std::uint64_t const most = capacity_values(piece);
+  total += floats(piece.num_elements);                    // c of a plain encode
+  total += floats(sparsifier_->capacity_indices(piece));  // indices
+  total += 3 * floats(most);                              // values, what is left, decoded
+  total += sparsifier_->workspace_bytes(piece);
+  return total + values_->workspace_bytes(values_of(piece, most));
+}
+
+std::uint64_t Pipeline::universe(TensorInfo const& piece) const noexcept {
+  return num_blocks(piece.num_elements, granularity());
+}
+
+std::uint64_t Pipeline::capacity_values(TensorInfo const& piece) const noexcept {
+  return std::min(piece.num_elements, sparsifier_->capacity_indices(piece) * granularity());
+}
+
+std::size_t Pipeline::value_bytes(TensorInfo const& piece, std::uint64_t count) const noexcept {
+  return values_->round(0, values_of(piece, count)).capacity_bytes;
+}
+
+/// Of the body in front of the byte stage.
+std::size_t Pipeline::raw_capacity(TensorInfo const& piece) const noexcept {
+  if (piece.num_elements == 0) return 0;
+  if (sparsifier_ == nullptr) return values_->round(0, piece).capacity_bytes;
+  std::size_t const values = value_bytes(piece, capacity_values(piece));
+  if (sums_values_) return values;
+  if (shared_) return SparseBody::bytes(values, 0);
+  return SparseBody::bytes(values,
+                           index_->bound(universe(piece), sparsifier_->capacity_indices(piece)));
+}
+
+// --- calls from outside --------------------------------------------------------------------------
+
+Status Pipeline::do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,
+                           std::span<float const> corrected, StateView state,
+                           Body body) const noexcept {
+  if (round < values_round()) return sparsifier_->propose(ctx, piece, corrected, state, body);
+  WorkspaceScope const scope(*ctx.workspace);
+  if (sparsifier_ == nullptr) {
+    return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
+      return values_->encode(ctx, 0, piece, corrected, state, raw);
+    });
+  }
+  // Taking the chosen elements leaves zeros, and this c is the caller's.
+  std::span<float> const copy = ctx.workspace->take<float>(corrected.size());
+  if (copy.empty()) return kWorkspaceTooSmall;
+  if (!shared_) {
+    return encode_own(ctx, piece, corrected, {.in = {}, .out = copy, .carry = 1.0F}, state, body);
+  }
+  std::copy(corrected.begin(), corrected.end(), copy.begin());
+  return encode_shared(ctx, piece, copy, state, body);
+}
+
+Status Pipeline::do_encode_f64(ExecContext const& ctx, TensorInfo const& piece,
+                               std::span<double const> gradient, Body body) const noexcept {
+  WorkspaceScope const scope(*ctx.workspace);
+  return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
+    return values_->encode(ctx, 0, piece, gradient, {}, raw);
+  });
+}
+
+Status Pipeline::do_encode_with_residual(ExecContext const& ctx, int round, TensorInfo const& piece,
+                                         ConstTensorView gradient, ResidualView residual,
+                                         StateView state, Body body) const noexcept {
+  WorkspaceScope const scope(*ctx.workspace);
+  if (sparsifier_ == nullptr) {
+    return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
+      return values_->encode_with_residual(ctx, 0, piece, gradient, residual, state, raw);
+    });
+  }
+  if (!shared_) return encode_own(ctx, piece, gradient, residual, state, body);
+  if (round == 0) ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+  if (round < values_round()) return sparsifier_->propose(ctx, piece, residual.out, state, body);
+  return encode_shared(ctx, piece, residual.out, state, body);
+}
+
+Status Pipeline::do_absorb(ExecContext const& ctx, int round, TensorInfo const& piece,
+                           std::span<ConstBytes const> received, StateView state) const noexcept {
+  if (round == values_round()) return {};
+  return sparsifier_->agree(ctx, piece, received, state);
+}
+
+}  // namespace gradsieve

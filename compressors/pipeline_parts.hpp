@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small parts of `pipeline` that its three sources share.
+#pragma once
+
+#include <cstddef>
+
+#include "gradsieve/registry.hpp"
+
+#include "compressors/body_fields.hpp"
+
+namespace gradsieve {
+
+/// The chosen elements of a piece as the value codec sees them: f32, and at the piece's place, so
+/// that no two pieces of a tensor round with the same random numbers.
+[[nodiscard]] inline TensorInfo values_of(TensorInfo const& piece,
+                                          std::uint64_t num_values) noexcept {
+  return {.id = piece.id,
+          .offset_elements = piece.offset_elements,
+          .num_elements = num_values,
+          .num_rows = 1,
+          .dtype = DType::f32};
+}
+
+/// encode(raw body), then the byte stage if there is one. Takes from the workspace without giving
+/// back: the caller has a scope.
+template <typename Encode>
+Status through_bytes(ExecContext const& ctx, ByteCodec const* bytes, std::size_t raw_capacity,
+                     Body body, Encode const& encode) noexcept {
+  if (bytes == nullptr) return encode(body);
+  std::span<std::byte> const room = ctx.workspace->take<std::byte>(raw_capacity);
+  if (room.empty()) return kWorkspaceTooSmall;
+  std::uint64_t raw_bytes = 0;
+  Body const raw(room, &raw_bytes);
+  GRADSIEVE_RETURN_IF_ERROR(encode(raw));
+  return bytes->encode(ctx, raw.written(), body);
+}
+
+}  // namespace gradsieve
