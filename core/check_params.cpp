@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stage's arguments against the schema of its plug-in. Strict: what is not clearly right is an
 // error that says what would have been.
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -109,11 +108,7 @@ Params::Value parse_value(PluginInfo const& info, ParamInfo const& param, std::s
 
 std::string text_of(Params::Value const& value) {
   struct Writer {
-    std::string operator()(double number) const {
-      std::array<char, 32> digits{};
-      return {digits.data(),
-              std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr};
-    }
+    std::string operator()(double number) const { return number_text(number); }
     std::string operator()(std::int64_t number) const { return std::to_string(number); }
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(std::string const& choice) const { return choice; }

@@ -11,20 +11,14 @@
 namespace gradsieve {
 namespace {
 
-std::string number(double value) {
-  std::array<char, 32> digits{};
-  auto const end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  return {digits.data(), end};
-}
-
 std::string range(ParamInfo const& param) {
   bool const lower = std::isfinite(param.min);
   bool const upper = std::isfinite(param.max);
   if (lower && upper)
-    return std::string(" in ") + (param.min_excluded ? "(" : "[") + number(param.min) + ", " +
-           number(param.max) + "]";
-  if (lower) return (param.min_excluded ? " above " : " of at least ") + number(param.min);
-  if (upper) return " of at most " + number(param.max);
+    return std::string(" in ") + (param.min_excluded ? "(" : "[") + number_text(param.min) + ", " +
+           number_text(param.max) + "]";
+  if (lower) return (param.min_excluded ? " above " : " of at least ") + number_text(param.min);
+  if (upper) return " of at most " + number_text(param.max);
   return "";
 }
 
@@ -64,6 +58,14 @@ std::string suggestion(std::string_view name, std::vector<std::string> const& ca
   return near.empty() ? "" : "; did you mean '" + near + "'?";
 }
 
+std::string number_text(double value) {
+  // Shortest is 1e+05; a person writes 100000. Up to 2^53 every whole number is itself.
+  bool const whole = std::trunc(value) == value && std::fabs(value) < 0x1p53 && value != 0.0;
+  if (whole) return std::to_string(static_cast<std::int64_t>(value));
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
 std::string accepted_values(ParamInfo const& param) {
   switch (param.type) {
     case ParamType::boolean:
@@ -84,7 +86,8 @@ void throw_wrong_plugin(Registry const& registry, std::string_view name,
                         std::span<PluginKind const> kinds) {
   std::string const quoted = "'" + std::string(name) + "'";
   std::string const place = kind_phrase(kinds.front());
-  if (PluginInfo const* const other = registry.find(name); other != nullptr) {
+  for (PluginInfo const* const other : registry.plugins()) {
+    if (other->name != name) continue;
     throw Error(Code::invalid_argument, quoted + " is " + kind_phrase(other->kind) +
                                             " and cannot stand where " + place + " is expected");
   }

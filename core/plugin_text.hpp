@@ -18,6 +18,9 @@ namespace gradsieve {
 /// "one of: a, b", "true, false, on or off".
 [[nodiscard]] std::string accepted_values(ParamInfo const& param);
 
+/// The shortest digits that read back as this number; whole numbers without an exponent.
+[[nodiscard]] std::string number_text(double value);
+
 /// "a, b, c"
 [[nodiscard]] std::string joined(std::span<std::string const> names);
 
