@@ -147,7 +147,7 @@ using DequantizeAddFn = void(ExecContext const&, std::span<std::byte const> code
 ///
 /// signs: bit i (least significant first) is 1 for c_i < 0; zeros: bit i is 1 for c_i = ±0.
 /// Returns true if any element is zero (then the zero plane has to travel).
-/// residual (may be empty) ← c − ĉ.
+/// residual (may be empty, or corrected itself) ← c − ĉ.
 using SignFn = bool(ExecContext const&, std::span<float const> corrected,
                     std::uint64_t block_elements, std::span<std::byte> signs,
                     std::span<std::byte> zeros, std::span<float> scales,

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compressors/sign.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "compressors/body_fields.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4;  // has_zeros and three zero bytes
+
+/// Where the planes and the scales of n elements lie.
+struct Layout {
+  std::size_t plane_bytes;
+  std::size_t planes_end;
+  std::size_t scales_begin;
+  std::size_t num_bytes;
+
+  Layout(std::uint64_t num_elements, std::uint64_t block_elements, bool has_zeros) noexcept
+      : plane_bytes(wire::bytes_for_bits(num_elements)),
+        planes_end(kHeaderBytes + plane_bytes * (has_zeros ? 2 : 1)),
+        scales_begin(padded_to_4(planes_end)),
+        num_bytes(scales_begin +
+                  static_cast<std::size_t>(num_blocks(num_elements, block_elements)) *
+                      sizeof(float)) {}
+};
+
+/// The bits of the last byte that stand for no element.
+bool has_unused_bits(ConstBytes plane, std::uint64_t num_elements) noexcept {
+  return num_elements % 8 != 0 &&
+         (std::to_integer<unsigned>(plane.back()) >> (num_elements % 8)) != 0;
+}
+
+}  // namespace
+
+SignCompressor::SignCompressor(Params const& params)
+    : block_elements_(static_cast<std::uint64_t>(params.integer("block"))) {
+  if (block_elements_ % 8 == 0) return;
+  throw Error(Code::invalid_argument, "sign: block=" + std::to_string(block_elements_) +
+                                          " is not a multiple of 8, and two blocks would share a "
+                                          "byte: expected a multiple of 8 in [8, 65536]");
+}
+
+Claims SignCompressor::claims() const noexcept {
+  // ‖c‖₁² ≥ ‖c‖² of the m ≤ B elements that are not 0, and the mean is met to half of the smallest
+  // denormal at worst, which is half of it: 1 − 1/4 remains.
+  return {.elementwise = true, .contraction = 0.75 / static_cast<double>(block_elements_)};
+}
+
+RoundInfo SignCompressor::round(int, TensorInfo const& piece) const noexcept {
+  std::uint64_t const n = piece.num_elements;
+  return {.exchange = ExchangeKind::shard_sum,
+          .capacity_bytes = n == 0 ? 0 : Layout(n, block_elements_, true).num_bytes};
+}
+
+std::size_t SignCompressor::workspace_bytes(TensorInfo const& piece) const noexcept {
+  return Workspace::padded(
+      static_cast<std::size_t>(num_blocks(piece.num_elements, block_elements_)) * sizeof(float));
+}
+
+/// The place of the scales depends on whether the plane of zeros travels, which is known only after
+/// they are made.
+Status SignCompressor::write(ExecContext const& ctx, std::span<float const> corrected,
+                             std::span<float> residual, Body body) const noexcept {
+  Layout const most(corrected.size(), block_elements_, true);
+  Bytes const out = body.resize(most.num_bytes);
+  if (out.empty()) return kBodyTooSmall;
+  WorkspaceScope const scope(*ctx.workspace);
+  std::span<float> const scales =
+      ctx.workspace->take<float>(num_blocks(corrected.size(), block_elements_));
+  if (scales.empty()) return kWorkspaceTooSmall;
+  bool const has_zeros = kernels::sign(
+      ctx, corrected, block_elements_, out.subspan(kHeaderBytes, most.plane_bytes),
+      out.subspan(kHeaderBytes + most.plane_bytes, most.plane_bytes), scales, residual);
+  Layout const at(corrected.size(), block_elements_, has_zeros);
+  wire::store<std::uint32_t>(out.data(), has_zeros ? 1 : 0);
+  std::fill_n(out.data() + at.planes_end, at.scales_begin - at.planes_end, std::byte{0});
+  std::memcpy(out.data() + at.scales_begin, scales.data(), scales.size_bytes());
+  static_cast<void>(body.resize(at.num_bytes));
+  return {};
+}
+
+Status SignCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,
+                                 std::span<float const> corrected, StateView,
+                                 Body body) const noexcept {
+  return write(ctx, corrected, {}, body);
+}
+
+Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, TensorInfo const&,
+                                               ConstTensorView gradient, ResidualView residual,
+                                               StateView, Body body) const noexcept {
+  ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+  return write(ctx, residual.out, residual.out, body);
+}
+
+Status SignCompressor::do_decode_add(ExecContext const& ctx, int, TensorInfo const&,
+                                     ConstBytes body, float weight, StateView,
+                                     std::span<float> accumulator) const noexcept {
+  std::uint64_t const n = accumulator.size();
+  auto const header = body.size() < kHeaderBytes ? 2 : wire::load<std::uint32_t>(body.data());
+  if (header > 1) return {Code::corrupt_payload, "the sign body has no valid header"};
+  bool const has_zeros = header == 1;
+  Layout const at(n, block_elements_, has_zeros);
+  if (body.size() != at.num_bytes) {
+    return {Code::corrupt_payload, "the sign body has the wrong length"};
+  }
+  ConstBytes const signs = body.subspan(kHeaderBytes, at.plane_bytes);
+  ConstBytes const zeros =
+      has_zeros ? body.subspan(kHeaderBytes + at.plane_bytes, at.plane_bytes) : ConstBytes{};
+  ConstBytes const scales = body.subspan(at.scales_begin);
+  for (std::size_t i = 0; i < zeros.size(); ++i) {
+    if ((signs[i] & zeros[i]) != std::byte{0}) {
+      return {Code::corrupt_payload, "an element of the sign body is negative and zero"};
+    }
+  }
+  if (has_unused_bits(signs, n) || (has_zeros && has_unused_bits(zeros, n)) ||
+      !all_zero(body.subspan(at.planes_end, at.scales_begin - at.planes_end))) {
+    return {Code::corrupt_payload, "unused bits of the sign body are not zero"};
+  }
+  if (!are_scales(scales)) return {Code::corrupt_payload, "a scale is negative or not finite"};
+  kernels::sign_add(ctx, signs.data(), has_zeros ? zeros.data() : nullptr, scales.data(),
+                    block_elements_, weight, accumulator);
+  return {};
+}
+
+}  // namespace gradsieve
+
+GRADSIEVE_REGISTER_COMPRESSOR(
+    sign, SignCompressor,
+    PluginInfo{
+        .name = "sign",
+        .kind = PluginKind::compressor,
+        .payload_id = 6,
+        .summary = "Sends the sign of every element, with one scale per block and a true zero.",
+        .paper = "Karimireddy et al., ICML 2019, arXiv:1901.09847",
+        .params = {{.name = "block",
+                    .type = ParamType::integer,
+                    .unit = "elements",
+                    .default_value = "1024",
+                    .min = 8.0,
+                    .max = 65536.0,
+                    .summary = "elements that share a scale; a multiple of 8"}},
+        .positional = "block"});

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparsifiers/threshold.hpp"
+
+#include "kernels/ops.hpp"
+#include "sparsifiers/density.hpp"
+
+namespace gradsieve {
+namespace {
+
+// The limits of normal f32: a threshold that rounds to 0 or to infinity would mean something else.
+constexpr double kSmallest = 0x1p-126;
+constexpr double kLargest = 0x1.fffffep127;
+
+}  // namespace
+
+ThresholdSparsifier::ThresholdSparsifier(Params const& params)
+    : value_(static_cast<float>(params.real("value"))), max_density_(params.real("max_density")) {
+  refuse_hold("threshold", params);
+}
+
+std::uint64_t ThresholdSparsifier::capacity_indices(TensorInfo const& piece) const noexcept {
+  return count_of(max_density_, piece.num_elements);
+}
+
+Status ThresholdSparsifier::do_select(ExecContext const& ctx, TensorInfo const& piece,
+                                      ConstTensorView gradient, ResidualView residual, StateView,
+                                      SparseView& selection) const noexcept {
+  SparseView room = selection;
+  room.indices = selection.indices.first(capacity_indices(piece));
+  ctx.words->flags |= kernels::threshold(ctx, gradient, residual, value_, room);
+  selection.num_indices = room.num_indices;
+  selection.num_values = room.num_values;
+  selection.num_overflowed = room.num_overflowed;
+  return {};
+}
+
+}  // namespace gradsieve
+
+GRADSIEVE_REGISTER_SPARSIFIER(
+    threshold, ThresholdSparsifier,
+    PluginInfo{.name = "threshold",
+               .kind = PluginKind::sparsifier,
+               .summary = "Chooses every element whose magnitude has reached a threshold.",
+               .paper = "Strom, INTERSPEECH 2015",
+               .params = with_hold(
+                   {{.name = "value",
+                     .type = ParamType::real,
+                     .unit = "units of the gradient",
+                     .default_value = "0.001",
+                     .min = kSmallest,
+                     .max = kLargest,
+                     .summary = "least magnitude that travels"},
+                    {.name = "max_density",
+                     .type = ParamType::real,
+                     .unit = "fraction",
+                     .default_value = "0.1",
+                     .min = 0.0,
+                     .max = 1.0,
+                     .min_excluded = true,
+                     .summary = "most that travels in a step; the rest stays in the residual"}}),
+               .positional = "value"});
