@@ -48,12 +48,7 @@ endif()
 gsv_resolve(GRADSIEVE_TORCH "${Torch_FOUND}" "libtorch ${Torch_VERSION}"
   "no libtorch was found; Debian's packages are libtorch-dev and libgloo-dev.")
 
-gsv_wanted(GRADSIEVE_HWY wanted)
-if(wanted)
-  find_package(hwy QUIET)
-endif()
-gsv_resolve(GRADSIEVE_HWY "${hwy_FOUND}" "Highway ${hwy_VERSION}"
-  "no Highway was found; Debian's package is libhwy-dev.")
+gsv_resolve(GRADSIEVE_HWY FALSE "" "the CPU kernels of this version use intrinsics alone, not Highway.")
 
 gsv_resolve(GRADSIEVE_PYTHON FALSE "" "this version has no Python bindings yet.")
 

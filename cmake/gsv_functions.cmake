@@ -106,11 +106,6 @@ function(gsv_simd_library simd)
   if(NOT GRADSIEVE_SANITIZE)
     target_compile_options(${target} PRIVATE -O3)  # comes after the build type's level, and wins
   endif()
-  if(GRADSIEVE_WITH_HWY)
-    target_include_directories(${target} SYSTEM PRIVATE
-      $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
-    target_compile_definitions(${target} PRIVATE GRADSIEVE_HAVE_HWY=1)
-  endif()
   target_sources(gradsieve PRIVATE $<TARGET_OBJECTS:${target}>)
   target_compile_definitions(gradsieve PRIVATE GRADSIEVE_HAVE_TARGET_${upper}=1)
 endfunction()
