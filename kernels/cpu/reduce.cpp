@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cpu/reduce.simd.hpp"
+#include "kernels/cpu/simd_dispatch.hpp"
+#include "kernels/ops.hpp"
+
+namespace gradsieve::kernels::cpu {
+
+void scale(ExecContext const& ctx, float factor, std::span<float> values) noexcept {
+  auto* const chunk = GRADSIEVE_PICK(scale_chunk);
+  for_chunks(ctx, values.size(), kGrainElements, [&](std::uint64_t begin, std::uint64_t end) {
+    chunk(factor, end - begin, values.data() + begin);
+  });
+}
+
+double sum_squares(ExecContext const& ctx, std::span<float const> values) noexcept {
+  auto* const sum_block = GRADSIEVE_PICK(sum_squares_block);
+  // The block sums have to be added in order, so they are kept, a stretch of blocks at a time.
+  constexpr std::uint64_t kStretchBlocks = 512;
+  double block_sums[kStretchBlocks];
+  double sum = 0;
+  std::uint64_t const num_blocks = (values.size() + kSumBlockElements - 1) / kSumBlockElements;
+  for (std::uint64_t first = 0; first < num_blocks; first += kStretchBlocks) {
+    std::uint64_t const count = std::min(kStretchBlocks, num_blocks - first);
+    for_chunks(ctx, count, 8, [&](std::uint64_t begin, std::uint64_t end) {
+      for (std::uint64_t b = begin; b < end; ++b) {
+        std::uint64_t const start = (first + b) * kSumBlockElements;
+        block_sums[b] =
+            sum_block(values.data() + start,
+                      std::min<std::uint64_t>(kSumBlockElements, values.size() - start));
+      }
+    });
+    for (std::uint64_t b = 0; b < count; ++b) sum += block_sums[b];
+  }
+  return sum;
+}
+
+}  // namespace gradsieve::kernels::cpu
