@@ -46,9 +46,10 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
     throw Error(Code::invalid_argument,
                 "HookOptions::vote_deadline must be longer than exchange_deadline");
   }
+  Registry const& registry = options.registry != nullptr ? *options.registry : builtin_registry();
   for (Rule const& rule : options.rules)
-    chains.push_back(std::make_shared<Chain const>(make_chain(rule.spec)));
-  dense_chain = std::make_shared<Chain const>(make_chain("none"));
+    chains.push_back(std::make_shared<Chain const>(make_chain(rule.spec, registry)));
+  dense_chain = std::make_shared<Chain const>(make_chain("none", registry));
 }
 
 std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) const {

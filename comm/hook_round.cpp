@@ -30,6 +30,14 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
+Piece whole(Lane const& lane) noexcept {
+  Piece piece;
+  piece.info = lane.info;
+  piece.bucket_offset = lane.bucket_offset;
+  piece.parcel_offset = lane.parcel_offset;
+  return piece;
+}
+
 /// The log of a shard_sum's owner: pieces come in order, each takes the next place.
 class ShardSink final : public MassSink {
  public:
@@ -173,7 +181,7 @@ void Hook::Impl::prepare(Parcel& parcel, bool failed) noexcept {
   }
   if (failed && options.rollback == Rollback::merge && parcel.with_residual) {
     for (Lane const& lane : parcel.lanes) {
-      Piece const piece{lane.info, lane.bucket_offset, lane.parcel_offset, 0, 0, 0};
+      Piece const piece = whole(lane);
       static_cast<void>(kernels::compensate(
           ctx, parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements),
           residual_view(parcel, piece)));
@@ -200,12 +208,15 @@ void Hook::Impl::store_residual(Parcel& parcel) noexcept {
 
 Status Hook::Impl::encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept {
   bool const first = round == 0;
+  StepWords const before = parcel.words;
   ExecContext const ctx = first ? context(parcel, encode_workspace, encode_threads)
                                 : context(parcel, decode_workspace, decode_threads);
   Status const status = parcel.compressor().encode_with_residual(
       ctx, round, piece.info, parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements),
       residual_view(parcel, piece), parcel.lanes[piece.lane].state(), body);
   piece.body_bytes = status.ok() ? body.num_bytes() : 0;
+  piece.kept_elements = parcel.words.kept_elements - before.kept_elements;
+  piece.overflowed_elements = parcel.words.overflowed_elements - before.overflowed_elements;
   return status;
 }
 
@@ -375,8 +386,7 @@ Status Hook::Impl::deliver(Parcel& parcel) noexcept {
   }
   for (Lane const& lane : parcel.lanes) {
     TensorView const target = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
-    Piece const whole{lane.info, lane.bucket_offset, lane.parcel_offset, 0, 0, 0};
-    TensorView const result = accumulator(parcel, whole);
+    TensorView const result = accumulator(parcel, whole(lane));
     if (parcel.found_nonfinite) {
       bool const nan = options.on_nonfinite == OnNonFinite::propagate;
       if (result.dtype == DType::f64) {

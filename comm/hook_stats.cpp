@@ -34,9 +34,6 @@ void add(Stats& stats, Parcel const& parcel, double share) {
   };
   stats.wire_bytes += part(parcel.wire_bytes);
   stats.total_wire_bytes += part(parcel.total_wire_bytes);
-  bool const selects = parcel.words.kept_elements + parcel.words.overflowed_elements > 0;
-  stats.kept_elements += part(selects ? parcel.words.kept_elements : parcel.num_elements);
-  stats.overflowed_elements += part(parcel.words.overflowed_elements);
   stats.encode_seconds += share * parcel.encode_seconds;
   stats.exchange_seconds += share * parcel.exchange_seconds;
   stats.decode_seconds += share * parcel.decode_seconds;
@@ -45,22 +42,38 @@ void add(Stats& stats, Parcel const& parcel, double share) {
   stats.total_decode_seconds += share * parcel.total_decode_seconds;
 }
 
-/// A tensor's part of its parcel: by the bytes of its bodies, or by its elements before the first
-/// step.
-double share_of(PlannedTensor const& tensor, Parcel const& parcel) {
-  double own = 0.0;
-  double all = 0.0;
+/// Calls visit(piece) for the pieces of the parcel that begin in [begin, end).
+template <typename Visit>
+void for_each_piece(Parcel const& parcel, std::uint64_t begin, std::uint64_t end,
+                    Visit const& visit) {
   for (Round const& round : parcel.rounds) {
     for (Letter const& letter : round.letters) {
       for (Piece const& piece : letter.pieces) {
-        double const bytes = static_cast<double>(piece.body_bytes);
-        all += bytes;
-        bool const inside = piece.parcel_offset >= tensor.parcel_offset &&
-                            piece.parcel_offset < tensor.parcel_offset + tensor.desc.num_elements;
-        if (inside) own += bytes;
+        if (piece.parcel_offset >= begin && piece.parcel_offset < end) visit(piece);
       }
     }
   }
+}
+
+/// Adds what the sparsifier kept; without one, all elements are kept.
+void add_kept(Stats& stats, Parcel const& parcel, std::uint64_t begin, std::uint64_t end) {
+  bool const selects = parcel.words.kept_elements + parcel.words.overflowed_elements > 0;
+  if (!selects) stats.kept_elements += end - begin;
+  for_each_piece(parcel, begin, end, [&](Piece const& piece) {
+    stats.kept_elements += piece.kept_elements;
+    stats.overflowed_elements += piece.overflowed_elements;
+  });
+}
+
+/// A tensor's part of its parcel: by the bytes of its bodies, or by its elements where it has none
+/// of its own (before the first step, or in a lane of several tensors).
+double share_of(PlannedTensor const& tensor, Parcel const& parcel) {
+  double own = 0.0;
+  double all = 0.0;
+  for_each_piece(parcel, 0, parcel.num_elements,
+                 [&](Piece const& piece) { all += static_cast<double>(piece.body_bytes); });
+  for_each_piece(parcel, tensor.parcel_offset, tensor.parcel_offset + tensor.desc.num_elements,
+                 [&](Piece const& piece) { own += static_cast<double>(piece.body_bytes); });
   if (parcel.chain->scope == Scope::tensor && all > 0.0) return own / all;
   return parcel.num_elements == 0 ? 0.0
                                   : static_cast<double>(tensor.desc.num_elements) /
@@ -80,6 +93,7 @@ std::vector<Stats> Hook::tensor_stats() const {
     stats.num_elements = tensor.desc.num_elements;
     stats.dense_bytes = tensor.desc.num_elements * size_of(tensor.desc.dtype);
     add(stats, parcel, share_of(tensor, parcel));
+    add_kept(stats, parcel, tensor.parcel_offset, tensor.parcel_offset + tensor.desc.num_elements);
     if (parcel.with_residual) {
       stats.residual_norm = norm(residual(tensor.desc.name));
     } else if (!parcel.scratch.empty() && parcel.reached == Reached::encoded) {
@@ -105,6 +119,7 @@ std::vector<Stats> Hook::bucket_stats() const {
       stats.num_elements += parcel.num_elements;
       stats.dense_bytes += parcel.num_elements * size_of(parcel.dtype);
       add(stats, parcel, 1.0);
+      add_kept(stats, parcel, 0, parcel.num_elements);
     }
     result.push_back(std::move(stats));
   }

@@ -50,7 +50,9 @@ struct Piece {
   std::uint64_t parcel_offset = 0;
   std::uint32_t lane = 0;
   std::size_t capacity_bytes = 0;
-  std::uint64_t body_bytes = 0;  ///< of the last encode, for statistics
+  std::uint64_t body_bytes = 0;  ///< of the last encode, like the next two for statistics
+  std::uint64_t kept_elements = 0;
+  std::uint64_t overflowed_elements = 0;
 };
 
 /// One payload: header, piece table, bodies. In a sum round: the bare array and its status lanes.

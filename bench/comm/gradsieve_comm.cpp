@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// gradsieve-comm: the hook against size, spec and link speed, always beside dense. Letters and size
+// suffixes are those of nccl-tests.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/comm/comm_table.hpp"
+#include "bench/comm/measure.hpp"
+
+#ifdef GRADSIEVE_WITH_MPI
+#include <mpi.h>
+
+#include "gradsieve/mpi.hpp"
+#endif
+
+namespace gradsieve::bench {
+namespace {
+
+struct Options {
+  std::uint64_t min_bytes = 1 << 20;
+  std::uint64_t max_bytes = 16 << 20;
+  double step_factor = 4.0;
+  int iterations = 20;
+  int warmup_iterations = 5;
+  int check = 1;
+  std::string dtype = "f32";
+  std::vector<std::string> specs;
+  std::string transport = "local";
+  int ranks = 4;
+  std::string limit;
+  std::string json;
+  std::string csv;
+  std::uint64_t seed = 1;
+  std::string command;
+};
+
+/// "1gbit,50us" → a link; "" → no limit.
+LinkLimit parse_limit(std::string const& text) {
+  LinkLimit limit;
+  if (text.empty()) return limit;
+  std::size_t const comma = text.find(',');
+  std::string const rate = text.substr(0, comma);
+  std::size_t used = 0;
+  try {
+    limit.bits_per_second = std::stod(rate, &used);
+    std::string const unit = rate.substr(used);
+    double const factor = unit == "gbit" ? 1e9 : unit == "mbit" ? 1e6 : unit == "kbit" ? 1e3 : 0.0;
+    if (factor == 0.0 || !(limit.bits_per_second > 0.0)) throw std::invalid_argument(unit);
+    limit.bits_per_second *= factor;
+    if (comma != std::string::npos) {
+      std::string const latency = text.substr(comma + 1);
+      double const value = std::stod(latency, &used);
+      std::string const time_unit = latency.substr(used);
+      double const scale = time_unit == "us" ? 1e3 : time_unit == "ms" ? 1e6 : 0.0;
+      if (scale == 0.0 || !(value >= 0.0)) throw std::invalid_argument(time_unit);
+      limit.latency = std::chrono::nanoseconds(static_cast<std::int64_t>(value * scale));
+    }
+  } catch (std::exception const&) {
+    throw Error(Code::invalid_argument,
+                "--limit '" + text + "': expected rate,latency such as 1gbit,50us or 100mbit");
+  }
+  return limit;
+}
+
+DType parse_dtype(std::string const& text) {
+  for (DType const dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
+    if (dtype_name(dtype) == text) return dtype;
+  }
+  throw Error(Code::invalid_argument, "-d '" + text + "': expected f32, f16, bf16 or f64");
+}
+
+/// All sizes and specs on one rank; rank 0 prints. Returns the number of wrong results.
+std::uint64_t run_rank(Options const& options, Transport& bare) {
+  LinkLimit const limit = parse_limit(options.limit);
+  std::unique_ptr<Transport> limited;
+  if (!options.limit.empty()) limited = make_limited(bare, limit);
+  Transport& transport = limited ? *limited : bare;
+  bool const speaks = transport.rank() == 0;
+  int const world_size = transport.world_size();
+  DType const dtype = parse_dtype(options.dtype);
+
+  std::vector<std::string> specs{"none"};
+  if (dtype != DType::f64) specs.emplace_back("bf16");
+  if (transport.traits().has_dense_all_reduce && !limited) specs.emplace_back(kLibraryDense);
+  specs.insert(specs.end(), options.specs.begin(), options.specs.end());
+
+  if (speaks) print_header(world_size);
+  std::vector<Row> rows;
+  std::uint64_t num_wrong = 0;
+  for (double bytes = static_cast<double>(options.min_bytes);
+       bytes <= static_cast<double>(options.max_bytes); bytes *= options.step_factor) {
+    Row dense;
+    for (std::string const& spec : specs) {
+      Row const row =
+          measure(transport, {.spec = spec,
+                              .num_elements = static_cast<std::uint64_t>(bytes) / size_of(dtype),
+                              .dtype = dtype,
+                              .iterations = options.iterations,
+                              .warmup_iterations = options.warmup_iterations,
+                              .seed = options.seed,
+                              .check = options.check != 0});
+      if (spec == "none") dense = row;
+      if (speaks) print_row(row, dense, world_size);
+      num_wrong += row.num_wrong;
+      rows.push_back(row);
+    }
+  }
+  if (speaks && !options.json.empty()) write_json(options.json, rows, world_size, options.command);
+  if (speaks && !options.csv.empty()) write_csv(options.csv, rows, world_size);
+  return num_wrong;
+}
+
+std::uint64_t run_threads(Options const& options) {
+  LocalGroup group(options.ranks);
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(options.ranks));
+  std::vector<std::uint64_t> wrong(static_cast<std::size_t>(options.ranks), 0);
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::size_t const r = static_cast<std::size_t>(rank);
+      try {
+        wrong[r] = run_rank(options, group.transport(rank));
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::exception_ptr const& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return wrong[0];
+}
+
+std::uint64_t run_mpi([[maybe_unused]] Options const& options) {
+#ifdef GRADSIEVE_WITH_MPI
+  int level = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+  std::uint64_t wrong = 0;
+  {
+    auto const transport = make_mpi_transport(MPI_COMM_WORLD);
+    wrong = run_rank(options, *transport);
+  }
+  MPI_Finalize();
+  return wrong;
+#else
+  throw Error(Code::not_built, "this build has no MPI; Debian's package is libopenmpi-dev");
+#endif
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app{"gradsieve-comm: exchanges against size, spec and link speed, beside dense"};
+  app.add_option("-b,--minbytes", options.min_bytes, "smallest gradient")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("-e,--maxbytes", options.max_bytes, "largest gradient")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("-f,--stepfactor", options.step_factor, "factor between sizes")
+      ->check(CLI::Range(1.1, 1e9));
+  app.add_option("-n,--iters", options.iterations, "measured steps")->check(CLI::Range(1, 1000000));
+  app.add_option("-w,--warmup_iters", options.warmup_iterations, "steps before")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("-c,--check", options.check, "compare ranks and the true mean (0 or 1)");
+  app.add_option("-d,--datatype", options.dtype, "f32, f16, bf16 or f64");
+  app.add_option("--spec", options.specs, "a spec string; may be repeated")->take_all();
+  app.add_option("--transport", options.transport, "local (threads) or mpi")
+      ->check(CLI::IsMember({"local", "mpi"}));
+  app.add_option("--ranks", options.ranks, "rank threads of the local transport")
+      ->check(CLI::Range(1, 256));
+  app.add_option("--limit", options.limit, "a slow link: rate,latency such as 1gbit,50us");
+  app.add_option("--seed", options.seed, "of gradients and rounding");
+  app.add_option("--json", options.json, "write rows as JSON to this file");
+  app.add_option("--csv", options.csv, "write rows as CSV to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  for (int i = 0; i < argc; ++i) options.command += (i > 0 ? " " : "") + std::string(argv[i]);
+  try {
+    parse_limit(options.limit);
+    for (std::string const& spec : options.specs) static_cast<void>(make_chain(spec));
+    std::uint64_t const wrong =
+        options.transport == "mpi" ? run_mpi(options) : run_threads(options);
+    if (wrong > 0) std::fprintf(stderr, "gradsieve-comm: ranks hold different results\n");
+    return wrong > 0 ? 1 : 0;
+  } catch (Error const& error) {
+    std::fprintf(stderr, "gradsieve-comm: %s\n", error.what());
+    bool const usage = error.code() == Code::invalid_argument ||
+                       error.code() == Code::unknown_name || error.code() == Code::not_built ||
+                       error.code() == Code::not_implemented;
+    return usage ? 2 : 1;
+  }
+}
+
+}  // namespace
+}  // namespace gradsieve::bench
+
+int main(int argc, char** argv) { return gradsieve::bench::run(argc, argv); }

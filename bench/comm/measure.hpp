@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// One row of gradsieve-comm: one spec, one size, measured through the hook on one rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gradsieve/hook.hpp"
+#include "gradsieve/transport.hpp"
+
+namespace gradsieve::bench {
+
+struct Case {
+  std::string spec;  ///< a spec string, or kLibraryDense for the transport library's own all-reduce
+  std::uint64_t num_elements = 0;
+  DType dtype = DType::f32;
+  int iterations = 20;
+  int warmup_iterations = 5;
+  std::uint64_t seed = 1;
+  bool check = true;
+};
+inline constexpr char kLibraryDense[] = "library all-reduce";
+
+/// Medians over iterations, of the slowest rank where ranks differ.
+struct Row {
+  std::string spec;
+  std::string exchange;
+  std::uint64_t num_elements = 0;
+  DType dtype = DType::f32;
+  double wire_bytes = 0.0;       ///< handed to the transport by one rank, per step
+  double predicted_bytes = 0.0;  ///< from capacities, world size and exchange alone
+  double encode_us = 0.0;
+  double exchange_us = 0.0;
+  double decode_us = 0.0;
+  double total_us = 0.0;
+  double relative_error = 0.0;  ///< ‖result − mean‖ / ‖mean‖ in the last step, mean in double
+  std::uint64_t num_wrong = 0;  ///< elements that differ between ranks
+  bool supported = true;
+};
+
+/// The gradient of a rank in a step: heavy-tailed, as recorded gradients are.
+void fill_gradient(std::uint64_t seed, int rank, std::uint64_t step, TensorView gradient);
+
+/// Runs on every rank with the same arguments.
+[[nodiscard]] Row measure(Transport& transport, Case const& which);
+
+}  // namespace gradsieve::bench
