@@ -35,12 +35,13 @@ Status NoneCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,
   return {};
 }
 
-Status NoneCompressor::do_encode_f64(ExecContext const&, TensorInfo const&,
+Status NoneCompressor::do_encode_f64(ExecContext const& ctx, TensorInfo const&,
                                      std::span<double const> gradient, Body body) const noexcept {
   Bytes const out = body.resize(gradient.size_bytes());
   if (out.empty()) return kBodyTooSmall;
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     double const element = gradient[i];
+    if (!std::isfinite(element)) ctx.words->flags |= kStepNonFinite;
     wire::store(out.data() + i * sizeof(double),
                 std::isnan(element) ? std::numeric_limits<double>::quiet_NaN() : element);
   }

@@ -27,7 +27,9 @@ Status ThresholdSparsifier::do_select(ExecContext const& ctx, TensorInfo const& 
                                       SparseView& selection) const noexcept {
   SparseView room = selection;
   room.indices = selection.indices.first(capacity_indices(piece));
-  ctx.words->flags |= kernels::threshold(ctx, gradient, residual, value_, room);
+  // In units of the true gradient: a loss scale must not change what passes.
+  float const value = value_ * ctx.words->loss_scale;
+  ctx.words->flags |= kernels::threshold(ctx, gradient, residual, value, room);
   selection.num_indices = room.num_indices;
   selection.num_values = room.num_values;
   selection.num_overflowed = room.num_overflowed;
@@ -45,7 +47,7 @@ GRADSIEVE_REGISTER_SPARSIFIER(
                .params = with_hold(
                    {{.name = "value",
                      .type = ParamType::real,
-                     .unit = "units of the gradient",
+                     .unit = "units of the true gradient",
                      .default_value = "0.001",
                      .min = kSmallest,
                      .max = kLargest,
