@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gradsieve/transport.hpp"
@@ -27,7 +28,12 @@ struct SparseResult {
 struct SparseExchangeOptions {
   std::chrono::milliseconds deadline{30'000};
   std::uint32_t tag = 0;
+  std::string* failure = nullptr;  ///< on failure: a sentence that names ranks and sizes
 };
+
+/// Product of the sizes of a tensor; throws Error(invalid_argument) beyond 2^63 − 1, where a flat
+/// index would no longer fit.
+[[nodiscard]] std::uint64_t flat_num_elements(std::span<std::uint64_t const> sizes);
 
 /// All ranks' pairs, each rank's repeats combined before sending, one list per rank.
 /// Ranks may bring different numbers of pairs, none included. Peak extra memory is about the sum
