@@ -47,8 +47,9 @@ function(gsv_install_component target name)
   if(NOT PROJECT_IS_TOP_LEVEL)
     return()
   endif()
-  install(TARGETS ${target} EXPORT gradsieve-${name}-targets FILE_SET HEADERS)
-  install(EXPORT gradsieve-${name}-targets NAMESPACE gradsieve::
+  install(TARGETS ${target} EXPORT gradsieve-${name}-targets
+    ARCHIVE COMPONENT library FILE_SET HEADERS COMPONENT library)
+  install(EXPORT gradsieve-${name}-targets NAMESPACE gradsieve:: COMPONENT library
     DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/gradsieve")
 endfunction()
 
@@ -176,7 +177,7 @@ function(gsv_add_program name)
   target_link_libraries(${name} PRIVATE gradsieve ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
   if(PROJECT_IS_TOP_LEVEL AND name MATCHES "^gradsieve")
-    install(TARGETS ${name})
+    install(TARGETS ${name} COMPONENT programs)
   endif()
 endfunction()
 

@@ -3,8 +3,9 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradsieve")
 
-install(TARGETS gradsieve EXPORT gradsieve-targets FILE_SET HEADERS)
-install(EXPORT gradsieve-targets NAMESPACE gradsieve:: DESTINATION "${package_dir}")
+install(TARGETS gradsieve EXPORT gradsieve-targets
+  ARCHIVE COMPONENT library FILE_SET HEADERS COMPONENT library)
+install(EXPORT gradsieve-targets NAMESPACE gradsieve:: DESTINATION "${package_dir}" COMPONENT library)
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gradsieve-config.cmake.in"
   "${PROJECT_BINARY_DIR}/gradsieve-config.cmake" INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/gradsieve-config-version.cmake"
@@ -14,5 +15,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/gradsieve-config-version.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/gsv_find_zstd.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/gsv_find_xxhash.cmake"
-  DESTINATION "${package_dir}")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+  DESTINATION "${package_dir}" COMPONENT library)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT library)
