@@ -106,16 +106,6 @@ Params::Value parse_value(PluginInfo const& info, ParamInfo const& param, std::s
                   (near.empty() ? ": e" : " E") + "xpected " + accepted_values(param));
 }
 
-std::string text_of(Params::Value const& value) {
-  struct Writer {
-    std::string operator()(double number) const { return number_text(number); }
-    std::string operator()(std::int64_t number) const { return std::to_string(number); }
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(std::string const& choice) const { return choice; }
-  };
-  return std::visit(Writer{}, value);
-}
-
 }  // namespace
 
 Params Registry::check(Stage const& stage, PluginInfo const& info) const {
@@ -133,19 +123,6 @@ Params Registry::check(Stage const& stage, PluginInfo const& info) const {
       values.emplace(param.name, parse_value(info, param, param.default_value));
   }
   return Params(std::move(values));
-}
-
-Stage canonical_stage(Registry const& registry, Stage const& stage, PluginInfo const& info) {
-  static_cast<void>(registry.check(stage, info));
-  Stage canonical{info.name, {}};
-  for (ParamInfo const& param : info.params) {
-    std::string const* text = &param.default_value;
-    for (Stage::Argument const& argument : stage.arguments) {
-      if (&param_of(info, argument) == &param) text = &argument.value;
-    }
-    canonical.arguments.push_back({param.name, text_of(parse_value(info, param, *text))});
-  }
-  return canonical;
 }
 
 }  // namespace gradsieve

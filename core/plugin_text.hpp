@@ -28,11 +28,6 @@ namespace gradsieve {
 [[nodiscard]] std::string suggestion(std::string_view name,
                                      std::vector<std::string> const& candidates);
 
-/// The stage with every parameter in the order of its declaration and every value in its shortest
-/// form: two stages mean the same exactly if this is equal. Throws what Registry::check throws.
-[[nodiscard]] Stage canonical_stage(Registry const& registry, Stage const& stage,
-                                    PluginInfo const& info);
-
 /// Says why `name` cannot stand where one of `kinds` is expected: Error(unknown_name) with the
 /// nearest spelling and a list, or Error(invalid_argument) if it is the name of another kind.
 /// The first kind names the place in the sentence.

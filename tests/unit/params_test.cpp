@@ -140,26 +140,6 @@ TEST_F(ParamsTest, APluginThatAsksForWhatItDidNotDeclareIsAnInternalError) {
   EXPECT_EQ(code, Code::internal);
 }
 
-TEST_F(ParamsTest, TheCanonicalStageSpellsEverythingOut) {
-  Stage const stage = parse_spec("topk(tie=higher, 1e-2, sampled=on)").chain.front();
-  Spec spec;
-
-  spec.chain = {canonical_stage(registry_, stage, *registry_.find("topk"))};
-
-  EXPECT_EQ(format_spec(spec), "topk(density=0.01, hold=1, sampled=true, tie=higher)");
-}
-
-TEST_F(ParamsTest, TwoSpellingsOfOneStageHaveOneCanonicalForm) {
-  auto const canonical = [&](std::string const& text) {
-    Stage const stage = parse_spec(text).chain.front();
-    return canonical_stage(registry_, stage, *registry_.find(stage.name));
-  };
-
-  EXPECT_EQ(canonical("topk(density=0.0100)"), canonical("topk"));
-  EXPECT_EQ(canonical("topk(hold=001)"), canonical("topk(hold=1)"));
-  EXPECT_FALSE(canonical("topk(hold=2)") == canonical("topk"));
-}
-
 TEST(AcceptedValues, OpenRangesReadAsSentences) {
   ParamInfo param{.name = "x", .type = ParamType::real, .unit = "seconds"};
   EXPECT_EQ(accepted_values(param), "a number, in seconds");
