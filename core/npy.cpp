@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The .npy format: 6 magic bytes, version, header length, a Python dictionary as text, the elements.
+// The .npy format: 6 magic bytes, version, header length, a Python dictionary as text, the
+// elements.
 #include "core/npy.hpp"
-
-#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -11,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include <unistd.h>
 
 namespace gradsieve {
 namespace {
@@ -34,10 +35,14 @@ struct Header {
 
 std::string_view descr_of(DType dtype) {
   switch (dtype) {
-    case DType::f16: return "<f2";
-    case DType::bf16: return "<u2";
-    case DType::f64: return "<f8";
-    case DType::f32: break;
+    case DType::f16:
+      return "<f2";
+    case DType::bf16:
+      return "<u2";
+    case DType::f64:
+      return "<f8";
+    case DType::f32:
+      break;
   }
   return "<f4";
 }
@@ -70,7 +75,10 @@ class HeaderParser {
     while (!accept('}')) {
       auto const key = string();
       if (!key || !accept(':')) return std::nullopt;
-      int const which = *key == "descr" ? 0 : *key == "fortran_order" ? 1 : *key == "shape" ? 2 : -1;
+      int const which = *key == "descr"           ? 0
+                        : *key == "fortran_order" ? 1
+                        : *key == "shape"         ? 2
+                                                  : -1;
       if (which < 0 || seen[which]) return std::nullopt;
       seen[which] = true;
       bool const read = which == 0   ? descr(header)
@@ -86,7 +94,8 @@ class HeaderParser {
 
  private:
   void skip_space() {
-    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\n')) text_.remove_prefix(1);
+    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\n'))
+      text_.remove_prefix(1);
   }
   bool peek(char c) {
     skip_space();
@@ -154,7 +163,8 @@ class HeaderParser {
 };
 
 std::string header_text(DType dtype, std::span<std::uint64_t const> shape) {
-  std::string text = "{'descr': '" + std::string(descr_of(dtype)) + "', 'fortran_order': False, 'shape': (";
+  std::string text =
+      "{'descr': '" + std::string(descr_of(dtype)) + "', 'fortran_order': False, 'shape': (";
   for (std::uint64_t const dimension : shape) text += std::to_string(dimension) + ", ";
   // Python writes (3,) for one dimension and (3, 4) for more.
   if (shape.size() > 1) text.erase(text.size() - 2);
@@ -181,7 +191,8 @@ NpyArray read_npy(std::filesystem::path const& path) {
   }
   int const version = static_cast<unsigned char>(prefix[6]);
   if (version < 1 || version > 3) {
-    fail(Code::unsupported, path, "has .npy version " + std::to_string(version) + "; expected 1, 2 or 3");
+    fail(Code::unsupported, path,
+         "has .npy version " + std::to_string(version) + "; expected 1, 2 or 3");
   }
   // Version 1 has a 16-bit header length, the later ones 32 bits.
   std::size_t const length_bytes = version == 1 ? 2 : 4;
@@ -198,22 +209,27 @@ NpyArray read_npy(std::filesystem::path const& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   auto header = HeaderParser(text).parse();
   if (!file || !header) {
-    fail(Code::corrupt_payload, path, "has a header that is not {'descr', 'fortran_order', 'shape'}");
+    fail(Code::corrupt_payload, path,
+         "has a header that is not {'descr', 'fortran_order', 'shape'}");
   }
   auto const dtype = dtype_of(header->descr);
   if (!dtype) {
     fail(Code::unsupported, path,
-         "holds elements of type '" + header->descr + "'; expected <f4, <f2, <f8 or <u2 (bf16 patterns)");
+         "holds elements of type '" + header->descr +
+             "'; expected <f4, <f2, <f8 or <u2 (bf16 patterns)");
   }
   if (header->fortran_order && header->shape.size() > 1) {
-    fail(Code::unsupported, path, "is in Fortran order; expected C order (numpy.ascontiguousarray)");
+    fail(Code::unsupported, path,
+         "is in Fortran order; expected C order (numpy.ascontiguousarray)");
   }
   auto const num_elements = count_elements(header->shape);
   std::uint64_t const data_bytes = file_bytes - data_offset;
-  if (!num_elements || *num_elements > std::numeric_limits<std::uint64_t>::max() / size_of(*dtype) ||
+  if (!num_elements ||
+      *num_elements > std::numeric_limits<std::uint64_t>::max() / size_of(*dtype) ||
       *num_elements * size_of(*dtype) != data_bytes) {
     fail(Code::corrupt_payload, path,
-         "has " + std::to_string(data_bytes) + " bytes of elements, which is not what its shape needs");
+         "has " + std::to_string(data_bytes) +
+             " bytes of elements, which is not what its shape needs");
   }
 
   NpyArray array{*dtype, std::move(header->shape), std::vector<std::byte>(data_bytes)};
@@ -239,11 +255,13 @@ void write_npy(std::filesystem::path const& path, ConstTensorView elements,
   std::filesystem::path temporary = path;
   temporary += ".tmp" + std::to_string(::getpid());
   std::ofstream file(temporary, std::ios::binary);
-  char const tail[] = {1, 0, static_cast<char>(text.size() & 0xff), static_cast<char>(text.size() >> 8)};
+  char const tail[] = {1, 0, static_cast<char>(text.size() & 0xff),
+                       static_cast<char>(text.size() >> 8)};
   file.write(kMagic.data(), static_cast<std::streamsize>(kMagic.size()));
   file.write(tail, sizeof(tail));
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.write(static_cast<char const*>(elements.data), static_cast<std::streamsize>(elements.num_bytes()));
+  file.write(static_cast<char const*>(elements.data),
+             static_cast<std::streamsize>(elements.num_bytes()));
   file.close();
   std::error_code error;
   if (file) std::filesystem::rename(temporary, path, error);

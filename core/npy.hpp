@@ -19,20 +19,22 @@ struct NpyArray {
   std::vector<std::byte> data;
 
   [[nodiscard]] std::uint64_t num_elements() const noexcept { return data.size() / size_of(dtype); }
-  [[nodiscard]] ConstTensorView view() const noexcept { return {data.data(), num_elements(), dtype}; }
+  [[nodiscard]] ConstTensorView view() const noexcept {
+    return {data.data(), num_elements(), dtype};
+  }
   [[nodiscard]] TensorView view() noexcept { return {data.data(), num_elements(), dtype}; }
 };
 
-/// Reads one array of `<f4`, `<f2`, `<f8` or `<u2`. NumPy has no bf16, so bf16 elements are stored as
-/// their 16-bit patterns, and `<u2` is read as bf16.
+/// Reads one array of `<f4`, `<f2`, `<f8` or `<u2`. NumPy has no bf16, so bf16 elements are stored
+/// as their 16-bit patterns, and `<u2` is read as bf16.
 ///
 /// Errors:     io_error if the file cannot be read
 ///             corrupt_payload if it is no .npy file, or shorter or longer than its shape says
 ///             unsupported for other element types, big-endian data and Fortran order
 [[nodiscard]] NpyArray read_npy(std::filesystem::path const& path);
 
-/// Writes the elements under the shape given, or as one dimension. The file appears complete or not at
-/// all: the bytes go to a temporary name beside it first.
+/// Writes the elements under the shape given, or as one dimension. The file appears complete or not
+/// at all: the bytes go to a temporary name beside it first.
 ///
 /// Errors:     invalid_argument if the shape does not hold exactly these elements
 ///             io_error if the file cannot be written

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/npy.hpp"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace gradsieve {
 namespace {
 
 class Npy : public testing::Test {
  protected:
-  Npy() : folder_(std::filesystem::temp_directory_path() / ("gsv_npy_" + std::to_string(::getpid()))) {
+  Npy()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("gsv_npy_" + std::to_string(::getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~Npy() override { std::filesystem::remove_all(folder_); }
@@ -27,7 +29,8 @@ class Npy : public testing::Test {
   }
 
   // A version 1 file with this dictionary and these element bytes.
-  std::filesystem::path file_with(std::string const& dictionary, std::string const& elements) const {
+  std::filesystem::path file_with(std::string const& dictionary,
+                                  std::string const& elements) const {
     std::string content("\x93NUMPY\x01\x00", 8);
     content += static_cast<char>(dictionary.size());
     content += '\0';
@@ -82,7 +85,8 @@ TEST_F(Npy, KeepsEveryElementType) {
 
 TEST_F(Npy, WritesTheBytesThatNumPyWrites) {
   std::vector<float> const values = {1.0f, 2.0f};
-  std::string expected("\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 67);
+  std::string expected(
+      "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 67);
   expected += std::string(127 - 67, ' ') + "\n";
   expected += std::string("\0\0\x80\x3f\0\0\0\x40", 8);
 
@@ -97,8 +101,8 @@ TEST_F(Npy, TakesNoElementsAndScalars) {
   write_npy(file(), std::span<float const>());
   EXPECT_EQ(read_npy(file()).shape, (std::vector<std::uint64_t>{0}));
 
-  NpyArray const scalar =
-      read_npy(file_with("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "\x01\x02\x03\x04"));
+  NpyArray const scalar = read_npy(
+      file_with("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "\x01\x02\x03\x04"));
   EXPECT_EQ(scalar.num_elements(), 1u);
 }
 
@@ -112,12 +116,16 @@ TEST_F(Npy, RejectsWhatItDoesNotRead) {
   EXPECT_EQ(code_of_reading(folder_), Code::io_error);
   EXPECT_EQ(code_of_reading(file_with("")), Code::corrupt_payload);
   EXPECT_EQ(code_of_reading(file_with("PK\x03\x04 an archive")), Code::corrupt_payload);
-  EXPECT_EQ(code_of_reading(file_with(std::string("\x93NUMPY\x09\0\x01\0 ", 11))), Code::unsupported);
-  EXPECT_EQ(code_of_reading(file_with("{'descr': '>f4', 'fortran_order': False, 'shape': (1,)}", "abcd")),
+  EXPECT_EQ(code_of_reading(file_with(std::string("\x93NUMPY\x09\0\x01\0 ", 11))),
             Code::unsupported);
-  EXPECT_EQ(code_of_reading(file_with("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "abcd")),
-            Code::unsupported);
-  EXPECT_EQ(code_of_reading(file_with("{'descr': '<u2', 'fortran_order': True, 'shape': (1, 2)}", "abcd")),
+  EXPECT_EQ(
+      code_of_reading(file_with("{'descr': '>f4', 'fortran_order': False, 'shape': (1,)}", "abcd")),
+      Code::unsupported);
+  EXPECT_EQ(
+      code_of_reading(file_with("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "abcd")),
+      Code::unsupported);
+  EXPECT_EQ(code_of_reading(
+                file_with("{'descr': '<u2', 'fortran_order': True, 'shape': (1, 2)}", "abcd")),
             Code::unsupported);
 }
 
