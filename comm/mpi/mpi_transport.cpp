@@ -5,6 +5,7 @@
 #include <chrono>
 #include <climits>
 #include <new>
+#include <utility>
 
 #include <sched.h>
 #include <unistd.h>
@@ -150,15 +151,13 @@ void MpiTransport::advance(MpiOperation& operation) noexcept {
 
 bool MpiTransport::chunk_is_done(MpiOperation& operation) noexcept {
   int done = 0;
-  int const error = MPI_Test(&operation.chunk, &done, MPI_STATUS_IGNORE);
-  if (error == MPI_SUCCESS) return done != 0;
-  int error_class = MPI_ERR_OTHER;
-  MPI_Error_class(error, &error_class);
-  operation.chunk = MPI_REQUEST_NULL;
-  // Expected where chunks are received without room, to get them out of the way.
-  if (operation.overflow && error_class == MPI_ERR_TRUNCATE) return true;
-  finish(operation, {Code::transport_error, "MPI reports an error of a message"});
-  return false;
+  if (MPI_Test(&operation.chunk, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+    operation.chunk = MPI_REQUEST_NULL;
+    finish(operation, {Code::transport_error, "MPI reports an error of a message"});
+    return false;
+  }
+  if (done != 0) delete[] std::exchange(operation.discarded, nullptr);
+  return done != 0;
 }
 
 bool MpiTransport::send_chunk(MpiOperation& operation) noexcept {
@@ -175,7 +174,9 @@ bool MpiTransport::send_chunk(MpiOperation& operation) noexcept {
 }
 
 // The length of a chunk is known before it is received. So a message that is too long is never
-// stored, and its rest does not stay behind to be taken for the next message.
+// stored, and its rest does not stay behind to be taken for the next message. It is received for
+// nothing rather than truncated: an MPI may abort the program for a truncated message, whatever the
+// communicator's error handler.
 bool MpiTransport::receive_chunk(MpiOperation& operation) noexcept {
   int found = 0;
   MPI_Message message = MPI_MESSAGE_NULL;
@@ -185,24 +186,27 @@ bool MpiTransport::receive_chunk(MpiOperation& operation) noexcept {
   if (error == MPI_SUCCESS && found == 0) return false;
   int count = 0;
   if (error == MPI_SUCCESS) error = MPI_Get_count(&envelope, MPI_BYTE, &count);
-  if (error == MPI_SUCCESS) {
-    std::uint64_t const chunk_bytes = static_cast<std::uint64_t>(count);
-    operation.overflow =
-        operation.overflow || chunk_bytes > operation.num_bytes - operation.moved_bytes;
-    std::byte* const target =
-        operation.overflow ? nullptr : operation.target + operation.moved_bytes;
-    error =
-        MPI_Imrecv(target, operation.overflow ? 0 : count, MPI_BYTE, &message, &operation.chunk);
-    operation.moved_bytes += chunk_bytes;
-    operation.last_chunk = count < chunk_bytes_;
+  std::uint64_t const chunk_bytes = static_cast<std::uint64_t>(count);
+  std::byte* target = operation.target + operation.moved_bytes;
+  if (operation.overflow || chunk_bytes > operation.num_bytes - operation.moved_bytes) {
+    operation.overflow = true;
+    target = operation.discarded =
+        new (std::nothrow) std::byte[static_cast<std::size_t>(chunk_bytes)];
   }
-  if (error == MPI_SUCCESS) return true;
-  operation.chunk = MPI_REQUEST_NULL;
-  int error_class = MPI_ERR_OTHER;
-  MPI_Error_class(error, &error_class);
-  if (operation.overflow && error_class == MPI_ERR_TRUNCATE) return true;
-  finish(operation, {Code::transport_error, "MPI cannot receive a message"});
-  return false;
+  if (error == MPI_SUCCESS && operation.overflow && target == nullptr) {
+    finish(operation,
+           {Code::out_of_memory, "no memory to put a message that is too long out of the way"});
+    return false;
+  }
+  if (error == MPI_SUCCESS) error = MPI_Imrecv(target, count, MPI_BYTE, &message, &operation.chunk);
+  if (error != MPI_SUCCESS) {
+    operation.chunk = MPI_REQUEST_NULL;
+    finish(operation, {Code::transport_error, "MPI cannot receive a message"});
+    return false;
+  }
+  operation.moved_bytes += chunk_bytes;
+  operation.last_chunk = count < chunk_bytes_;
+  return true;
 }
 
 void MpiTransport::finish(MpiOperation& operation, Status status) noexcept {
@@ -225,7 +229,10 @@ void MpiTransport::unblock_next(MpiOperation const& operation) noexcept {
 /// Ends an operation whose deadline has passed. What MPI still holds is left to it.
 void MpiTransport::take_back(MpiOperation& operation, Status status) noexcept {
   if (operation.chunk != MPI_REQUEST_NULL) {
-    (operation.is_send ? detached_ : entangled_).store(true, std::memory_order_release);
+    // Bytes of our own are given up for lost: MPI may still write them.
+    bool const own_bytes = operation.discarded != nullptr;
+    (operation.is_send || own_bytes ? detached_ : entangled_)
+        .store(true, std::memory_order_release);
     MPI_Request_free(&operation.chunk);
   }
   finish(operation, status);

@@ -28,6 +28,7 @@ struct MpiOperation {
   int peer = 0;
   int tag = 0;
   std::byte* target = nullptr;
+  std::byte* discarded = nullptr;  ///< where a chunk without room goes; owned
   std::byte const* content = nullptr;
   std::uint64_t num_bytes = 0;    ///< of the message, or what the receive has room for
   std::uint64_t moved_bytes = 0;  ///< of the chunks done or with MPI
