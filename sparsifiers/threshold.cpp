@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparsifiers/threshold.hpp"
 
+#include <algorithm>
+
 #include "kernels/ops.hpp"
 #include "sparsifiers/density.hpp"
 
@@ -27,8 +29,10 @@ Status ThresholdSparsifier::do_select(ExecContext const& ctx, TensorInfo const& 
                                       SparseView& selection) const noexcept {
   SparseView room = selection;
   room.indices = selection.indices.first(capacity_indices(piece));
-  // In units of the true gradient: a loss scale must not change what passes.
-  float const value = value_ * ctx.words->loss_scale;
+  // In units of the true gradient: a loss scale must not change what passes. The product stays a
+  // threshold: 0 would let everything pass, and infinity nothing.
+  float const value = std::clamp(value_ * ctx.words->loss_scale, static_cast<float>(kSmallest),
+                                 static_cast<float>(kLargest));
   ctx.words->flags |= kernels::threshold(ctx, gradient, residual, value, room);
   selection.num_indices = room.num_indices;
   selection.num_values = room.num_values;

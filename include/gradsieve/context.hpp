@@ -73,7 +73,7 @@ inline constexpr std::uint32_t kStepOverflow = 2;   ///< elements qualified beyo
 
 struct ExecContext {
   Backend backend = Backend::cpu;
-  Stream stream;
+  Stream stream = {};
   Workspace* workspace = nullptr;
   ThreadPool* threads = nullptr;  ///< null: run on the calling thread
   StepWords* words = nullptr;

@@ -18,8 +18,8 @@ namespace gradsieve {
 /// always has num_elements elements and may alias `in` exactly (same start) or not at all. Between
 /// the rounds of a compressor `out` holds c.
 struct ResidualView {
-  std::span<float const> in;
-  std::span<float> out;
+  std::span<float const> in = {};
+  std::span<float> out = {};
   /// decay × (this step's loss scale ÷ the loss scale that `in` was made at)
   float carry = 1.0F;
 };
