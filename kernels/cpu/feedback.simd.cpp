@@ -7,7 +7,7 @@
 namespace gradsieve::kernels::cpu {
 namespace {
 
-static_assert(8 * kPhiloxStride <= kRandomSlack);
+static_assert(kPhiloxSlack <= kRandomSlack);
 
 template <ElementType kType, typename Residual>
 std::uint32_t compensate_elements(void const* gradient, Residual residual_in, float carry,

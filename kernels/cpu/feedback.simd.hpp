@@ -21,6 +21,6 @@ GRADSIEVE_PER_TARGET(void store_bf16_chunk(float const* values, std::uint16_t co
 GRADSIEVE_PER_TARGET(void random_rows(std::uint32_t key_low, std::uint32_t key_high,
                                       std::uint64_t step, std::uint64_t first_block,
                                       std::uint64_t num_blocks, std::uint16_t* random))
-inline constexpr std::uint64_t kRandomSlack = 128;
+inline constexpr std::uint64_t kRandomSlack = 512;
 
 }  // namespace gradsieve::kernels::cpu

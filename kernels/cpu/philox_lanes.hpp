@@ -48,12 +48,44 @@ struct PhiloxState {
   PhiloxWord c0, c1, c2, c3;
 };
 
-[[gnu::always_inline]] inline PhiloxState philox_round(PhiloxState s, std::uint32_t key_low,
-                                                       std::uint32_t key_high) {
-  PhiloxWord const p0 = multiply_low_halves(s.c0, all_lanes(0xD2511F53U));
-  PhiloxWord const p1 = multiply_low_halves(s.c2, all_lanes(0xCD9E8D57U));
-  return {(p1 >> 32) ^ s.c1 ^ all_lanes(key_low), p1, (p0 >> 32) ^ s.c3 ^ all_lanes(key_high), p0};
+struct PhiloxKeys {
+  PhiloxWord low[10];
+  PhiloxWord high[10];
+};
+
+inline constexpr std::uint64_t kPhiloxFirst = 0xD2511F53U;
+inline constexpr std::uint64_t kPhiloxSecond = 0xCD9E8D57U;
+
+[[gnu::always_inline]] inline PhiloxState philox_round(PhiloxState s, PhiloxKeys const& keys,
+                                                       int round) {
+  PhiloxWord const p0 = multiply_low_halves(s.c0, all_lanes(kPhiloxFirst));
+  PhiloxWord const p1 = multiply_low_halves(s.c2, all_lanes(kPhiloxSecond));
+  return {(p1 >> 32) ^ (s.c1 ^ keys.low[round]), p1, (p0 >> 32) ^ (s.c3 ^ keys.high[round]), p0};
 }
+
+/// The first three rounds. All words of the counter but the lowest are the same in all lanes, and
+/// what follows from those alone is worked out once.
+struct PhiloxStart {
+  PhiloxWord second_of_0, third_of_0, second_of_1, third_of_2;
+
+  PhiloxStart(RandomBitsKey const& key, PhiloxKeys const& keys, std::uint64_t block_high) {
+    std::uint64_t const p1 = kPhiloxSecond * (key.step & 0xffffffffU);
+    std::uint64_t const c0 = (p1 >> 32 ^ block_high ^ keys.low[0][0]) & 0xffffffffU;
+    std::uint64_t const p0 = kPhiloxFirst * c0;
+    second_of_0 = all_lanes(key.step >> 32) ^ keys.high[0];
+    third_of_0 = all_lanes(p1) ^ keys.low[1];
+    second_of_1 = all_lanes(p0 >> 32) ^ keys.high[1];
+    third_of_2 = all_lanes(p0) ^ keys.high[2];
+  }
+
+  [[gnu::always_inline]] PhiloxState run(PhiloxWord block_low, PhiloxKeys const& keys) const {
+    PhiloxWord const p0 = multiply_low_halves(block_low, all_lanes(kPhiloxFirst));
+    PhiloxWord const p1 = multiply_low_halves((p0 >> 32) ^ second_of_0, all_lanes(kPhiloxSecond));
+    PhiloxWord const q0 = multiply_low_halves((p1 >> 32) ^ third_of_0, all_lanes(kPhiloxFirst));
+    PhiloxWord const q1 = multiply_low_halves(p0 ^ second_of_1, all_lanes(kPhiloxSecond));
+    return {(q1 >> 32) ^ (p1 ^ keys.low[2]), q1, (q0 >> 32) ^ third_of_2, q0};
+  }
+};
 
 /// The words of kPhiloxLanes blocks, block after block.
 [[gnu::always_inline]] inline void store_blocks(PhiloxState s, std::uint16_t* out) {
@@ -73,32 +105,45 @@ struct PhiloxState {
   std::memcpy(reinterpret_cast<char*>(out) + sizeof low, &high, sizeof high);
 }
 
-/// Two states at a time hide the latency of the multiplication.
-inline constexpr std::uint64_t kPhiloxStride = 2 * kPhiloxLanes;
+/// So many states at a time hide the latency of the multiplication.
+inline constexpr int kPhiloxStates = 4;
+inline constexpr std::uint64_t kPhiloxStride = kPhiloxStates * kPhiloxLanes;
+/// Room that philox_rows needs behind the numbers asked for.
+inline constexpr std::uint64_t kPhiloxSlack = 2 * 8 * kPhiloxStride;
 
 /// out ← the 16-bit numbers of `num_blocks` blocks from `first_block` on, eight per block. Writes
-/// whole strides: room for num_blocks rounded up to a multiple of kPhiloxStride is needed.
+/// whole strides: there is room for kPhiloxSlack numbers more.
 [[maybe_unused]] [[gnu::noinline]] void philox_rows(RandomBitsKey const& key,
                                                     std::uint64_t first_block,
                                                     std::uint64_t num_blocks, std::uint16_t* out) {
-  PhiloxWord lane = {};
-  for (int i = 0; i < kPhiloxLanes; ++i) lane[i] = static_cast<std::uint64_t>(i);
+  std::uint64_t const until_carry = (std::uint64_t{1} << 32) - (first_block & 0xffffffffU);
+  if (num_blocks > until_carry) {
+    philox_rows(key, first_block, until_carry, out);
+    philox_rows(key, first_block + until_carry, num_blocks - until_carry, out + 8 * until_carry);
+    return;
+  }
+  PhiloxKeys keys;
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    keys.low[round] = all_lanes(key.key_low + round * 0x9E3779B9U);
+    keys.high[round] = all_lanes(key.key_high + round * 0xBB67AE85U);
+  }
+  PhiloxStart const start(key, keys, first_block >> 32);
+  PhiloxWord block = all_lanes(first_block);
+  for (int i = 0; i < kPhiloxLanes; ++i) block[i] += static_cast<std::uint64_t>(i);
   for (std::uint64_t done = 0; done < num_blocks; done += kPhiloxStride) {
-    PhiloxWord const a = lane + (first_block + done);
-    PhiloxWord const b = a + static_cast<std::uint64_t>(kPhiloxLanes);
-    PhiloxState x = {a, a >> 32, all_lanes(key.step), all_lanes(key.step >> 32)};
-    PhiloxState y = {b, b >> 32, x.c2, x.c3};
-    std::uint32_t key_low = key.key_low;
-    std::uint32_t key_high = key.key_high;
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      x = philox_round(x, key_low, key_high);
-      y = philox_round(y, key_low, key_high);
-      key_low += 0x9E3779B9U;
-      key_high += 0xBB67AE85U;
+    PhiloxState states[kPhiloxStates];
+    for (PhiloxState& state : states) {
+      state = start.run(block, keys);
+      block += all_lanes(kPhiloxLanes);
     }
-    store_blocks(x, out + 8 * done);
-    store_blocks(y, out + 8 * (done + kPhiloxLanes));
+#pragma GCC unroll 7
+    for (int round = 3; round < 10; ++round) {
+      for (PhiloxState& state : states) state = philox_round(state, keys, round);
+    }
+    for (PhiloxState const& state : states) {
+      store_blocks(state, out);
+      out += 8 * kPhiloxLanes;
+    }
   }
 }
 

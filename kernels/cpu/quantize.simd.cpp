@@ -43,7 +43,7 @@ class RandomWindow {
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
   std::uint64_t skipped_ = 0;  // numbers of the first Philox block that lie before the window
-  alignas(64) std::uint16_t numbers_[kTileElements + 8 * kPhiloxStride];
+  alignas(64) std::uint16_t numbers_[kTileElements + 8 + kPhiloxSlack];
 };
 
 /// Two codes a byte. A run may be packed in pieces of any length: an odd code out waits.
