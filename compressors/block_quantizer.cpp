@@ -14,12 +14,12 @@ BlockQuantizer::BlockQuantizer(int bits, Params const& params)
       block_elements_(static_cast<std::uint64_t>(params.integer("block"))),
       rounding_(rounding_of(params)) {}
 
-std::vector<ParamInfo> BlockQuantizer::params(std::string default_block) {
+std::vector<ParamInfo> BlockQuantizer::params(std::string default_block, double least_block) {
   return {{.name = "block",
            .type = ParamType::integer,
            .unit = "elements",
            .default_value = std::move(default_block),
-           .min = 1.0,
+           .min = least_block,
            .max = 65536.0,
            .summary = "elements that share a scale"},
           rounding_param("nearest")};

@@ -32,7 +32,7 @@ class BlockQuantizer : public Compressor {
  protected:
   BlockQuantizer(int bits, Params const& params);
 
-  [[nodiscard]] static std::vector<ParamInfo> params(std::string default_block);
+  [[nodiscard]] static std::vector<ParamInfo> params(std::string default_block, double least_block);
 
  private:
   /// Where codes and scales lie in a body of n elements.

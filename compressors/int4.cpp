@@ -20,7 +20,7 @@ PluginInfo Int4Compressor::info() {
           .paper =
               "Dettmers et al., ICLR 2022, arXiv:2110.02861; Alistarh et al., NeurIPS 2017, "
               "arXiv:1610.02132",
-          .params = params("64"),
+          .params = params("64", 2.0),
           .positional = "block"};
 }
 

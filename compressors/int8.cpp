@@ -11,7 +11,7 @@ PluginInfo Int8Compressor::info() {
           .paper =
               "Dettmers et al., ICLR 2022, arXiv:2110.02861; Alistarh et al., NeurIPS 2017, "
               "arXiv:1610.02132",
-          .params = params("256"),
+          .params = params("256", 1.0),
           .positional = "block"};
 }
 

@@ -123,6 +123,7 @@ GRADSIEVE_REGISTER_BYTE_CODEC(
                .paper = "Collet and Kucherawy, RFC 8878, 2021",
                .params = {{.name = "level",
                            .type = ParamType::integer,
+                           .unit = "level",
                            .default_value = "1",
                            .min = 1.0,
                            .max = 19.0,

@@ -9,9 +9,9 @@
 namespace gradsieve {
 namespace {
 
-// The limits of normal f32: a threshold that rounds to 0 or to infinity would mean something else.
-constexpr double kSmallest = 0x1p-126;
-constexpr double kLargest = 0x1.fffffep127;
+// Within normal f32: a threshold that rounds to 0 or to infinity would mean something else.
+constexpr double kSmallest = 1e-37;
+constexpr double kLargest = 1e38;
 
 }  // namespace
 

@@ -23,6 +23,7 @@ void register_residual_feedback(Registry& registry) {
                           "arXiv:1901.09847",
                  .params = {{.name = "decay",
                              .type = ParamType::real,
+                             .unit = "fraction",
                              .default_value = "1",
                              .min = 0.0,
                              .max = 1.0,
