@@ -10,22 +10,32 @@ void scale_chunk(float factor, std::uint64_t count, float* values) {
 }
 
 double sum_squares_block(float const* values, std::uint64_t count) {
-  // The lanes are part of the definition: a vector register holds eight or four or one of them.
-  typedef float Floats __attribute__((vector_size(32)));
-  typedef double Lanes __attribute__((vector_size(64)));
-  Lanes lane = {};
+  // Two vectors of four lanes: wider ones are taken apart by compilers, and badly.
+  typedef float Floats __attribute__((vector_size(16)));
+  typedef double Lanes __attribute__((vector_size(32)));
+  Lanes low = {};
+  Lanes high = {};
   std::uint64_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    Floats x;
-    __builtin_memcpy(&x, values + i, sizeof x);
-    Lanes const wide = __builtin_convertvector(x, Lanes);
-    lane += wide * wide;
+    Floats first;
+    Floats second;
+    __builtin_memcpy(&first, values + i, sizeof first);
+    __builtin_memcpy(&second, values + i + 4, sizeof second);
+    Lanes const x = __builtin_convertvector(first, Lanes);
+    Lanes const y = __builtin_convertvector(second, Lanes);
+    low += x * x;
+    high += y * y;
   }
-  for (int j = 0; i < count; ++i, ++j) {
+  double rest[8] = {};
+  for (int lane = 0; i < count; ++i, ++lane) {
     double const x = values[i];
-    lane[j] += x * x;
+    rest[lane] = x * x;
   }
-  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+  for (int lane = 0; lane < 4; ++lane) {
+    low[lane] += rest[lane];
+    high[lane] += rest[lane + 4];
+  }
+  return ((low[0] + low[1]) + (low[2] + low[3])) + ((high[0] + high[1]) + (high[2] + high[3]));
 }
 
 std::uint32_t largest_magnitude(float const* values, std::uint64_t count) {

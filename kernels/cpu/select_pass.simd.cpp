@@ -2,84 +2,154 @@
 #include "kernels/cpu/select_pass.simd.hpp"
 
 #include "kernels/cpu/compensate_lanes.hpp"
-#include "kernels/cpu/compress_lanes.hpp"
+#include "kernels/cpu/lanes.hpp"
 
 namespace gradsieve::kernels::cpu {
 namespace {
 
-// A piece of c stays in the first-level cache between the arithmetic, which the compiler vectorises
-// for each type of gradient, and the compression, which is written once per instruction set.
-constexpr std::uint32_t kPieceElements = 512;
+/// What is to be sent: c of the elements from i on.
+template <ElementType kType, bool kHasResidual>
+struct Corrected {
+  static constexpr std::uint64_t kSize = kType == ElementType::f32 ? 4 : 2;
+  char const* gradient;
+  float const* residual;
+  Floats carry;
 
-// c ← what is to be sent, out ← that with +0 where it qualifies to be zeroed.
-template <ElementType kType, typename Residual>
-std::uint32_t correct_elements(void const* gradient, Residual residual_in, float carry,
-                               std::uint32_t zero_from, std::uint64_t count, float* c, float* out) {
-  Elements<kType> const elements(gradient);
-  std::uint32_t non_finite = 0;
-  GRADSIEVE_INDEPENDENT_ITERATIONS
-  for (std::uint64_t i = 0; i < count; ++i) {
-    float const x = compensated(elements.at(i), carry, residual_in[i], non_finite);
-    c[i] = x;
-    out[i] = (bits_of(x) & ~kSignBit) >= zero_from ? 0.0F : x;
+  explicit Corrected(SelectPass const& pass)
+      : gradient(static_cast<char const*>(pass.gradient)),
+        residual(pass.residual_in),
+        carry(all_floats(pass.carry)) {}
+
+  [[gnu::always_inline]] inline Floats at(std::uint64_t i, Words& non_finite) const {
+    Floats const e = kHasResidual ? load<Floats>(residual + i) : Floats{};
+    Floats const carried = carry * e;
+    Floats const sum = load_elements<kType>(gradient + i * kSize) + carried;
+    Words const is_infinite = magnitudes(sum) > all_words(kInfinityBits - 1);
+    non_finite |= is_infinite;
+    return is_infinite ? carried : sum;
   }
-  return non_finite;
+};
+
+struct InPlace {
+  float const* c;
+  explicit InPlace(SelectPass const& pass) : c(pass.residual_out) {}
+  [[gnu::always_inline]] inline Floats at(std::uint64_t i, Words&) const {
+    return load<Floats>(c + i);
+  }
+};
+
+/// Candidates of a block, in order.
+struct Kept {
+  std::uint32_t* indices;
+  float* values;
+  std::uint32_t count = 0;
+
+  [[gnu::always_inline]] inline void add(std::uint32_t mask, Words index, Floats c) {
+    Compression const compression(mask);
+    compression.store_words(index, indices + count);
+    compression.store_words(reinterpret_cast<Words>(c), values + count);
+    count += compression.count();
+  }
+};
+
+constexpr std::uint32_t kStride = 64;
+static_assert(kStride <= kSelectSlack && kStride % kLanes == 0);
+
+/// Adds the elements of a stride that have their bit in `mask`. At the densities of use a stride
+/// has none or a few of them, which no branch predictor can know: the first ones are stored without
+/// asking whether they exist.
+[[gnu::always_inline]] inline void keep_stride(std::uint64_t mask, std::uint32_t first_index,
+                                               float const* c, Kept& kept) {
+  constexpr std::uint32_t kFew = 4;
+  auto const num_kept = static_cast<std::uint32_t>(__builtin_popcountll(mask));
+  if (num_kept <= kFew) [[likely]] {
+#pragma GCC unroll 4
+    for (std::uint32_t j = 0; j < kFew; ++j) {
+      auto const i = static_cast<std::uint32_t>(__builtin_ctzll(mask | std::uint64_t{1} << 63));
+      kept.indices[kept.count + j] = first_index + i;
+      kept.values[kept.count + j] = c[i];
+      mask &= mask - 1;
+    }
+    kept.count += num_kept;
+    return;
+  }
+  for (std::uint32_t i = 0; i < kStride; i += kLanes) {
+    kept.add(static_cast<std::uint32_t>(mask >> i) & kAllLanes, words_from(first_index + i),
+             load<Floats>(c + i));
+  }
+}
+
+/// All whole strides of the block; returns where they end.
+template <typename Source>
+std::uint32_t select_strides(SelectPass const& pass, Kept& kept, std::uint32_t* non_finite) {
+  Source const source(pass);
+  Words const keep_bound = bound_below(pass.keep_from);
+  Words const zero_bound = bound_below(pass.zero_from);
+  float* const out = pass.residual_out;
+  std::uint32_t const count = pass.count;
+  std::uint32_t const first_index = pass.first_index;
+  Words found = {};
+  std::uint32_t begin = 0;
+  for (; begin + kStride <= count; begin += kStride) {
+    alignas(64) float c[kStride];
+    std::uint64_t mask = 0;
+#pragma GCC unroll 16
+    for (std::uint32_t i = 0; i < kStride; i += kLanes) {
+      Floats const x = source.at(begin + i, found);
+      Words const magnitude = magnitudes(x);
+      mask |= std::uint64_t{mask_above(magnitude, keep_bound)} << i;
+      store(x, c + i);
+      store(magnitude > zero_bound ? Floats{} : x, out + begin + i);
+    }
+    keep_stride(mask, first_index + begin, c, kept);
+  }
+  *non_finite |= mask_above(Words{}, found);
+  return begin;
+}
+
+template <typename Source>
+std::uint32_t select_from(SelectPass const& pass, std::uint32_t size, std::uint32_t* indices,
+                          float* values, std::uint32_t* non_finite) {
+  Kept kept = {indices, values};
+  std::uint32_t const done = select_strides<Source>(pass, kept, non_finite);
+  std::uint32_t const rest = pass.count - done;
+  if (rest == 0) return kept.count;
+
+  // The rest, and zeros up to a whole stride. Zeros are candidates if everything is.
+  char gradient[4 * kStride] = {};
+  float residual_in[kStride] = {};
+  float residual_out[kStride] = {};
+  if (pass.gradient != nullptr) {
+    __builtin_memcpy(gradient, static_cast<char const*>(pass.gradient) + done * size, rest * size);
+  }
+  if (pass.residual_in != nullptr) {
+    __builtin_memcpy(residual_in, pass.residual_in + done, rest * sizeof(float));
+  }
+  __builtin_memcpy(residual_out, pass.residual_out + done, rest * sizeof(float));
+  SelectPass padded = pass;
+  padded.gradient = gradient;
+  padded.residual_in = residual_in;
+  padded.residual_out = residual_out;
+  padded.count = kStride;
+  padded.first_index += done;
+  select_strides<Source>(padded, kept, non_finite);
+  __builtin_memcpy(pass.residual_out + done, residual_out, rest * sizeof(float));
+  return kept.count - (pass.keep_from == 0 ? kStride - rest : 0);
 }
 
 template <ElementType kType>
-std::uint32_t correct_typed(SelectPass const& pass, std::uint64_t begin, std::uint64_t count,
-                            float* c) {
-  using Stored = decltype(Elements<kType>::data);
-  void const* const gradient = static_cast<Stored>(pass.gradient) + begin;
-  float* const out = pass.residual_out + begin;
+std::uint32_t select_typed(SelectPass const& pass, std::uint32_t* indices, float* values,
+                           std::uint32_t* non_finite) {
+  std::uint32_t const size = kType == ElementType::f32 ? 4 : 2;
   if (pass.residual_in == nullptr) {
-    return correct_elements<kType>(gradient, NoResidual{}, pass.carry, pass.zero_from, count, c,
-                                   out);
+    return select_from<Corrected<kType, false>>(pass, size, indices, values, non_finite);
   }
-  return correct_elements<kType>(gradient, pass.residual_in + begin, pass.carry, pass.zero_from,
-                                 count, c, out);
+  return select_from<Corrected<kType, true>>(pass, size, indices, values, non_finite);
 }
 
-std::uint32_t correct_in_place(SelectPass const& pass, std::uint64_t begin, std::uint64_t count,
-                               float* c) {
-  float* const out = pass.residual_out + begin;
-  std::uint32_t const zero_from = pass.zero_from;
-  GRADSIEVE_INDEPENDENT_ITERATIONS
-  for (std::uint64_t i = 0; i < count; ++i) {
-    float const x = out[i];
-    c[i] = x;
-    out[i] = (bits_of(x) & ~kSignBit) >= zero_from ? 0.0F : x;
-  }
-  return 0;
-}
-
-[[gnu::always_inline]] inline void keep_group(float const* c, std::uint32_t first_index,
-                                              std::uint32_t mask, std::uint32_t& kept,
-                                              std::uint32_t* indices, float* values) {
-  store_compressed(mask, words_from(first_index), indices + kept);
-  store_compressed(mask, load_words(c), values + kept);
-  kept += count_bits(mask);
-}
-
-std::uint32_t keep(float const* c, std::uint32_t count, std::uint32_t first_index,
-                   std::uint32_t keep_from, std::uint32_t* indices, float* values) {
-  Words const bound = bound_below(keep_from);
-  std::uint32_t kept = 0;
-  std::uint32_t i = 0;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    std::uint32_t masks[4];
-    for (std::uint32_t g = 0; g < 4; ++g)
-      masks[g] = mask_above(load_words(c + i + g * kLanes), bound);
-    if ((masks[0] | masks[1] | masks[2] | masks[3]) == 0) continue;
-    for (std::uint32_t g = 0; g < 4; ++g) {
-      keep_group(c + i + g * kLanes, first_index + i + g * kLanes, masks[g], kept, indices, values);
-    }
-  }
-  for (; i < count; i += kLanes) {
-    std::uint32_t const mask = mask_above(load_words(c + i), bound) & lanes_before(i, count);
-    keep_group(c + i, first_index + i, mask, kept, indices, values);
-  }
-  return kept;
+std::uint32_t select_in_place(SelectPass const& pass, std::uint32_t* indices, float* values,
+                              std::uint32_t* non_finite) {
+  return select_from<InPlace>(pass, 4, indices, values, non_finite);
 }
 
 }  // namespace
@@ -88,30 +158,22 @@ namespace GRADSIEVE_TARGET {
 
 std::uint32_t select_block(SelectPass const& pass, std::uint32_t* indices, float* values,
                            std::uint32_t* non_finite) {
-  auto const correct = pass.gradient == nullptr         ? correct_in_place
-                       : pass.type == ElementType::f16  ? correct_typed<ElementType::f16>
-                       : pass.type == ElementType::bf16 ? correct_typed<ElementType::bf16>
-                                                        : correct_typed<ElementType::f32>;
-  alignas(64) float c[kPieceElements + kLanes];
-  std::uint32_t kept = 0;
-  for (std::uint32_t begin = 0; begin < pass.count; begin += kPieceElements) {
-    std::uint32_t const rest = pass.count - begin;
-    std::uint32_t const count = rest < kPieceElements ? rest : kPieceElements;
-    *non_finite |= correct(pass, begin, count, c);
-    kept += keep(c, count, pass.first_index + begin, pass.keep_from, indices + kept, values + kept);
-  }
-  return kept;
+  auto const select = pass.gradient == nullptr         ? select_in_place
+                      : pass.type == ElementType::f16  ? select_typed<ElementType::f16>
+                      : pass.type == ElementType::bf16 ? select_typed<ElementType::bf16>
+                                                       : select_typed<ElementType::f32>;
+  return select(pass, indices, values, non_finite);
 }
 
 std::uint32_t magnitudes_below(float const* values, std::uint32_t count, std::uint32_t limit,
-                               std::uint32_t* magnitudes) {
+                               std::uint32_t* out) {
   Words const bound = bound_below(limit);
   std::uint32_t kept = 0;
   for (std::uint32_t i = 0; i < count; i += kLanes) {
-    Words const x = load_words(values + i);
-    std::uint32_t const mask = ~mask_above(x, bound) & lanes_before(i, count);
-    store_compressed(mask, x & all_words(0x7fffffffU), magnitudes + kept);
-    kept += count_bits(mask);
+    Words const magnitude = magnitudes(load<Floats>(values + i));
+    Compression const below(~mask_above(magnitude, bound) & lanes_before(i, count));
+    below.store_words(magnitude, out + kept);
+    kept += below.count();
   }
   return kept;
 }
@@ -119,15 +181,13 @@ std::uint32_t magnitudes_below(float const* values, std::uint32_t count, std::ui
 std::uint32_t copy_from(std::uint32_t const* indices, float const* values, std::uint32_t count,
                         std::uint32_t from, std::uint32_t* indices_out, float* values_out) {
   Words const bound = bound_below(from);
-  std::uint32_t kept = 0;
+  Kept kept = {indices_out, values_out};
   for (std::uint32_t i = 0; i < count; i += kLanes) {
-    Words const x = load_words(values + i);
-    std::uint32_t const mask = mask_above(x, bound) & lanes_before(i, count);
-    store_compressed(mask, load_words(indices + i), indices_out + kept);
-    store_compressed(mask, x, values_out + kept);
-    kept += count_bits(mask);
+    Floats const x = load<Floats>(values + i);
+    kept.add(mask_above(magnitudes(x), bound) & lanes_before(i, count), load<Words>(indices + i),
+             x);
   }
-  return kept;
+  return kept.count;
 }
 
 void mend(std::uint32_t const* indices, float const* values, std::uint32_t count,
@@ -135,9 +195,9 @@ void mend(std::uint32_t const* indices, float const* values, std::uint32_t count
   Words const bound = bound_below(from);
   Words const limit = bound_below(to);
   for (std::uint32_t i = 0; i < count; i += kLanes) {
-    Words const group = load_words(values + i);
+    Words const magnitude = magnitudes(load<Floats>(values + i));
     std::uint32_t mask =
-        mask_above(group, bound) & ~mask_above(group, limit) & lanes_before(i, count);
+        mask_above(magnitude, bound) & ~mask_above(magnitude, limit) & lanes_before(i, count);
     for (; mask != 0; mask &= mask - 1U) {
       std::uint32_t const j = i + static_cast<std::uint32_t>(__builtin_ctz(mask));
       x[indices[j]] = restore ? values[j] : 0.0F;

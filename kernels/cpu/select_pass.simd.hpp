@@ -13,7 +13,7 @@ namespace gradsieve::kernels::cpu {
 inline constexpr std::uint32_t kPassElements = 4096;
 /// What is written behind the last candidate: arrays for `count` need count + kSelectSlack. As much
 /// is read behind the values given to other functions.
-inline constexpr std::uint32_t kSelectSlack = 16;
+inline constexpr std::uint32_t kSelectSlack = 64;
 inline constexpr std::uint32_t kAboveAll = 0x80000000U;
 
 struct SelectPass {
@@ -33,9 +33,9 @@ struct SelectPass {
 GRADSIEVE_PER_TARGET(std::uint32_t select_block(SelectPass const& pass, std::uint32_t* indices,
                                                 float* values, std::uint32_t* non_finite))
 
-/// magnitudes ← those of the values that are below `limit`, in order; returns their number.
+/// out ← the magnitudes of the values that are below `limit`, in order; returns their number.
 GRADSIEVE_PER_TARGET(std::uint32_t magnitudes_below(float const* values, std::uint32_t count,
-                                                    std::uint32_t limit, std::uint32_t* magnitudes))
+                                                    std::uint32_t limit, std::uint32_t* out))
 
 /// Copies the pairs with |value| of at least `from`, in order; returns their number.
 GRADSIEVE_PER_TARGET(std::uint32_t copy_from(std::uint32_t const* indices, float const* values,
