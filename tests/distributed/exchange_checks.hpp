@@ -49,6 +49,9 @@ std::string check_gaps_keep_their_canaries(Transport& transport);
 std::string check_messages_of_one_tag_arrive_in_order(Transport& transport);
 std::string check_channels_do_not_wait_for_each_other(Transport& transport);
 
+/// A sparse sum of unequal numbers of pairs, with repeats, equals the dense one on every rank.
+std::string check_sparse_sum(Transport& transport);
+
 struct NamedCheck {
   char const* name;
   std::function<std::string(Transport&)> run;
