@@ -32,11 +32,24 @@ struct Memento {
   std::vector<Slot> slots;
 };
 
-struct Hook::Impl {
+/// What plan() makes; exchanged as a whole, so that a plan that fails leaves the one before in force.
+struct Layout {
+  std::vector<PlannedTensor> tensors;
+  std::vector<BucketDesc> buckets;
+  std::vector<std::vector<std::uint32_t>>
+      bucket_tensors;  ///< indices into tensors, in bucket order
+  std::vector<std::vector<std::uint32_t>> bucket_parcels;
+  std::vector<Parcel> parcels;
+  std::uint64_t model_hash = 0;
+  std::uint32_t num_sequences = 0;  ///< exchanges per step
+};
+
+struct Hook::Impl : Layout {
   Impl(Transport& transport, HookOptions options);
 
   // --- plan (hook_plan.cpp) ---
   void plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets);
+  void place(std::span<TensorDesc const> new_tensors, std::span<BucketDesc const> new_buckets);
   void agree_on_plan();
   void lay_parcels();
   void lay_rounds(Parcel& parcel);
@@ -102,16 +115,7 @@ struct Hook::Impl {
   std::vector<std::shared_ptr<Chain const>> chains;  ///< one per rule
   std::shared_ptr<Chain const> dense_chain;
 
-  std::vector<PlannedTensor> tensors;
-  std::vector<BucketDesc> buckets;
-  std::vector<std::vector<std::uint32_t>>
-      bucket_tensors;  ///< indices into tensors, in bucket order
-  std::vector<std::vector<std::uint32_t>> bucket_parcels;
-  std::vector<Parcel> parcels;
-  std::uint64_t model_hash = 0;
-  std::uint32_t num_sequences = 0;  ///< exchanges per step
-  std::uint64_t num_plans = 0;
-  /// State of tensors that the present plan does not have, and of all while a plan is made.
+  /// State of tensors that the present plan does not have.
   std::unordered_map<std::string, Memento> shelf;
 
   Buffer encode_memory;

@@ -3,7 +3,7 @@
 // everything that a step will need.
 #include <algorithm>
 #include <set>
-#include <stdexcept>
+#include <utility>
 
 #include <unistd.h>
 
@@ -67,16 +67,29 @@ std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) con
 void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
                       std::span<BucketDesc const> new_buckets) {
   if (in_step) throw Error(Code::invalid_usage, "plan: a step is running; call finish first");
-  shelf = remember();  // whatever goes wrong below, a later plan finds it there
-  outcome = outcome == Outcome::in_doubt ? outcome : Outcome::none;
-  progress.reset();
-  parcels.clear();
   {
     std::lock_guard const lock(failure_mutex);
     last_failure = {};
   }
+  std::unordered_map<std::string, Memento> mementos = remember();
+  Layout before = std::exchange(static_cast<Layout&>(*this), {});
+  try {
+    place(new_tensors, new_buckets);
+    agree_on_plan();
+    lay_parcels();
+    for (Parcel& parcel : parcels) allocate(parcel);
+    allocate_shared();
+  } catch (...) {
+    static_cast<Layout&>(*this) = std::move(before);
+    throw;
+  }
+  if (outcome != Outcome::in_doubt) outcome = Outcome::none;  // it is part of the mementos
+  shelf = std::move(mementos);
+  restore();
+}
 
-  tensors.clear();
+void Hook::Impl::place(std::span<TensorDesc const> new_tensors,
+                       std::span<BucketDesc const> new_buckets) {
   std::unordered_map<std::string, std::uint32_t> by_name;
   for (TensorDesc const& desc : new_tensors) {
     if (!by_name.emplace(desc.name, static_cast<std::uint32_t>(tensors.size())).second) {
@@ -106,13 +119,6 @@ void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
     }
   }
   if (placed.size() != tensors.size()) refuse_plan("every tensor must stand in a bucket");
-
-  agree_on_plan();
-  lay_parcels();
-  for (Parcel& parcel : parcels) allocate(parcel);
-  allocate_shared();
-  restore();
-  ++num_plans;
 }
 
 void Hook::Impl::agree_on_plan() {
