@@ -64,7 +64,7 @@ void GradientExchange::lay_out(std::span<Parameter const> parameters, std::uint6
   }
 }
 
-void GradientExchange::reduce(std::uint64_t step) {
+bool GradientExchange::reduce(std::uint64_t step) {
   std::uint64_t const before = transport_.counters().bytes_sent;
   check(hook_.begin(step));
   for (std::uint32_t i = 0; i < buckets_.size(); ++i) {
@@ -73,15 +73,12 @@ void GradientExchange::reduce(std::uint64_t step) {
   for (Event const& event : events_) check(hook_.wait(event));
   StepResult const result = hook_.finish();
   check(result.status);
-  if (!result.committed) {
-    throw Error(
-        Code::non_finite,
-        "step " + std::to_string(step) +
-            (result.found_nonfinite ? " met a gradient that is not finite; expected a learning "
-                                      "rate at which training is stable"
-                                    : " was rolled back"));
-  }
   wire_bytes_ += transport_.counters().bytes_sent - before;
+  if (!result.committed && !result.found_nonfinite) {
+    throw Error(Code::internal,
+                "step " + std::to_string(step) + " was rolled back without a reason");
+  }
+  return result.committed;
 }
 
 ExchangeTotals GradientExchange::totals() const {
@@ -115,9 +112,10 @@ void GradientExchange::check(Status status) const {
 std::uint64_t measure_step_bytes(Transport& transport, std::span<Parameter const> parameters,
                                  std::string const& spec, StudyPlan const& plan) {
   GradientExchange exchange(transport, parameters, spec, 0, plan);
-  exchange.reduce(0);
+  bool committed = exchange.reduce(0);
   std::uint64_t const after_first = exchange.totals().wire_bytes;
-  exchange.reduce(1);
+  committed = exchange.reduce(1) && committed;
+  if (!committed) throw Error(Code::internal, "a step of zeros was rolled back");
   return exchange.totals().wire_bytes - after_first;
 }
 

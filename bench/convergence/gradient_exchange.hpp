@@ -38,8 +38,9 @@ class GradientExchange {
     return gradients_;
   }
 
-  /// Local gradients in, their mean over all ranks out.
-  void reduce(std::uint64_t step);
+  /// Local gradients in, their mean over all ranks out. False, on all ranks alike, if some gradient
+  /// is not finite: the step is then rolled back, and the gradients must not be used.
+  [[nodiscard]] bool reduce(std::uint64_t step);
 
   [[nodiscard]] ExchangeTotals totals() const;
 

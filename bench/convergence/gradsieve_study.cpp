@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gradsieve-study: trains models with each spec and seed, and reports loss and accuracy against
 // bytes.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -43,12 +44,24 @@ std::unique_ptr<Dataset> load_dataset(StudyPlan const& plan, ModelKind model) {
   }
 }
 
+// Before the training, so that its results have a place to go.
+void make_run_folder(StudyPlan const& plan) {
+  std::error_code error;
+  std::filesystem::create_directories(plan.run_folder, error);
+  if (error || ::access(plan.run_folder.c_str(), W_OK) != 0) {
+    throw UsageError("--out '" + plan.run_folder.string() + "' is no folder that can be written");
+  }
+}
+
 std::string run_label(Run const& run, std::size_t index, std::size_t count) {
   return std::string("[") + std::to_string(index) + "/" + std::to_string(count) + "] " +
          name_of(run.training.model) + ", " + run.spec + ", seed " + std::to_string(run.seed);
 }
 
 std::string run_result(RunRecord const& record) {
+  if (!std::isfinite(record.validation_loss)) {
+    return "diverged in step " + std::to_string(record.num_steps);
+  }
   char text[160];
   std::snprintf(
       text, sizeof(text), "loss %.4f, accuracy %.2f %%, %.1f kB a step, %.0f s",
@@ -71,6 +84,7 @@ class Study {
     std::vector<std::unique_ptr<Dataset>> datasets;
     for (TrainingPlan const& training : plan_.trainings)
       datasets.push_back(load_dataset(plan_, training.model));
+    if (ranks_.has_first_rank()) make_run_folder(plan_);
     std::vector<RunRecord> records;
     for (std::size_t i = 0; i < datasets.size(); ++i)
       run_training(plan_.trainings[i], *datasets[i], records);

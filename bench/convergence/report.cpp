@@ -28,11 +28,6 @@ std::string with_minus_sign(std::string text) {
   return text;
 }
 
-std::string ranged(std::string const& value, std::string const& low, std::string const& high,
-                   bool has_range) {
-  return value + (has_range ? "<small>" + low + " … " + high + "</small>" : "");
-}
-
 std::string swatch(int style) {
   return "<span class=\"swatch s" + std::to_string(style) + "\"></span>";
 }
@@ -116,6 +111,23 @@ std::string spec_cell(SpecGroup const& spec) {
 
 std::string cell(std::string const& html) { return "<td>" + html + "</td>"; }
 
+// The median with the range under it; a dash where no run got so far.
+std::string spread_cell(Spread const& spread, bool has_range, char const* pattern,
+                        char const* unit = "") {
+  if (!std::isfinite(spread.median)) return cell("–");
+  auto const text = [pattern](double value) { return with_minus_sign(format(pattern, value)); };
+  std::string const range = "<small>" + text(spread.low) + " … " + text(spread.high) + "</small>";
+  return cell(text(spread.median) + unit + (has_range ? range : ""));
+}
+
+std::string ratio_cell(double ratio) {
+  return cell(std::isfinite(ratio) ? "×" + format("%.1f", ratio) : "–");
+}
+
+Spread in_percent(Spread const& share) {
+  return {100.0 * share.median, 100.0 * share.low, 100.0 * share.high};
+}
+
 std::string quality_table(std::vector<ModelGroup> const& groups) {
   std::vector<char const*> const columns = {"Spec",         "Seeds",       "Loss, nats",
                                             "Gap to dense", "Accuracy",    "Sent per step",
@@ -126,22 +138,12 @@ std::string quality_table(std::vector<ModelGroup> const& groups) {
     for (SpecGroup const& spec : group.specs) {
       SummaryRow const& row = spec.summary;
       bool const has_range = row.num_seeds > 1;
-      bool const has_gap = row.spec != "none" && std::isfinite(row.loss_gap.median);
-      auto const loss = [](double value) { return format("%.4f", value); };
-      auto const gap = [](double value) { return with_minus_sign(format("%+.4f", value)); };
-      auto const percent = [](double value) { return format("%.2f", 100.0 * value); };
-      html += "<tr>" + spec_cell(spec) + cell(std::to_string(row.num_seeds)) +
-              cell(ranged(loss(row.validation_loss.median), loss(row.validation_loss.low),
-                          loss(row.validation_loss.high), has_range)) +
-              cell(has_gap ? ranged(gap(row.loss_gap.median), gap(row.loss_gap.low),
-                                    gap(row.loss_gap.high), has_range)
-                           : "–") +
-              cell(ranged(percent(row.accuracy.median) + " %", percent(row.accuracy.low),
-                          percent(row.accuracy.high), has_range)) +
-              cell(format_value(row.step_wire_bytes, Unit::bytes)) +
-              cell(std::isfinite(row.ratio_fp32) ? "×" + format("%.1f", row.ratio_fp32) : "–") +
-              cell(std::isfinite(row.ratio_bf16) ? "×" + format("%.1f", row.ratio_bf16) : "–") +
-              "</tr>\n";
+      html += "<tr>" + spec_cell(spec) + cell(seeds_text(row)) +
+              spread_cell(row.validation_loss, has_range, "%.4f") +
+              (row.spec == "none" ? cell("–") : spread_cell(row.loss_gap, has_range, "%+.4f")) +
+              spread_cell(in_percent(row.accuracy), has_range, "%.2f", " %") +
+              cell(format_value(row.step_wire_bytes, Unit::bytes)) + ratio_cell(row.ratio_fp32) +
+              ratio_cell(row.ratio_bf16) + "</tr>\n";
     }
   }
   return html + "</tbody></table></div>\n";

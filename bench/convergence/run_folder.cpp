@@ -149,12 +149,6 @@ std::string summary_csv(StudyRecord const& record) {
 }
 
 void write_run_folder(StudyPlan const& plan, StudyRecord const& record) {
-  std::error_code error;
-  std::filesystem::create_directories(plan.run_folder, error);
-  if (error) {
-    throw Error(Code::io_error,
-                "'" + plan.run_folder.string() + "' cannot be made; expected a folder for --out");
-  }
   write_file(plan.run_folder / "config.json", config_json(plan, record));
   write_file(plan.run_folder / "metrics.jsonl", metrics_jsonl(record));
   write_file(plan.run_folder / "summary.csv", summary_csv(record));

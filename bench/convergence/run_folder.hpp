@@ -16,7 +16,7 @@ void write_file(std::filesystem::path const& path, std::string const& content);
 [[nodiscard]] std::string metrics_jsonl(StudyRecord const& record);
 [[nodiscard]] std::string summary_csv(StudyRecord const& record);
 
-/// Makes the folder and writes the four files into it.
+/// Writes the four files into the folder of the plan.
 void write_run_folder(StudyPlan const& plan, StudyRecord const& record);
 
 /// Processor, cores, memory, kernel: one line.

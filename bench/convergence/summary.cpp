@@ -47,6 +47,7 @@ SummaryRow summarise_group(std::span<RunRecord const* const> group,
   row.num_seeds = group.size();
   std::vector<double> losses, accuracies, loss_gaps, accuracy_gaps;
   for (RunRecord const* run : group) {
+    if (!std::isfinite(run->validation_loss)) ++row.num_diverged;
     losses.push_back(run->validation_loss);
     accuracies.push_back(run->accuracy);
     for (RunRecord const& dense : all) {
@@ -59,9 +60,11 @@ SummaryRow summarise_group(std::span<RunRecord const* const> group,
   row.accuracy = spread_of(accuracies);
   row.loss_gap = spread_of(loss_gaps);
   row.accuracy_gap = spread_of(accuracy_gaps);
-  auto const steps = static_cast<double>(first.num_steps);
+  auto const per_step = [](RunRecord const& run, double total) {
+    return total / static_cast<double>(run.num_steps);
+  };
   row.step_wire_bytes = median_of(
-      group, [=](RunRecord const& r) { return static_cast<double>(r.wire_bytes) / steps; });
+      group, [&](RunRecord const& r) { return per_step(r, static_cast<double>(r.wire_bytes)); });
   // One rank alone sends nothing: there is no ratio then.
   auto const ratio = [&group](std::uint64_t RunRecord::*dense) {
     return median_of(group, [dense](RunRecord const& r) {
@@ -71,8 +74,8 @@ SummaryRow summarise_group(std::span<RunRecord const* const> group,
   };
   row.ratio_fp32 = ratio(&RunRecord::dense_fp32_bytes);
   row.ratio_bf16 = ratio(&RunRecord::dense_bf16_bytes);
-  auto const step_ms = [&group, steps](double RunRecord::*seconds) {
-    return median_of(group, [=](RunRecord const& r) { return 1e3 * r.*seconds / steps; });
+  auto const step_ms = [&](double RunRecord::*seconds) {
+    return median_of(group, [&](RunRecord const& r) { return per_step(r, 1e3 * r.*seconds); });
   };
   row.compute_ms = step_ms(&RunRecord::compute_s);
   row.encode_ms = step_ms(&RunRecord::encode_s);
@@ -84,6 +87,13 @@ SummaryRow summarise_group(std::span<RunRecord const* const> group,
     });
   }
   return row;
+}
+
+// "median (low…high)", or a dash where no run got so far.
+std::string spread_text(Spread const& spread, char const* pattern) {
+  if (!std::isfinite(spread.median)) return "-";
+  return format(pattern, spread.median) + " (" + format(pattern, spread.low) + "…" +
+         format(pattern, spread.high) + ")";
 }
 
 // Columns as wide as their widest cell; text to the left, numbers to the right.
@@ -110,7 +120,14 @@ void print_columns(std::ostream& out, std::vector<std::vector<std::string>> cons
 
 }  // namespace
 
+std::string seeds_text(SummaryRow const& row) {
+  std::string const seeds = std::to_string(row.num_seeds);
+  return row.num_diverged == 0 ? seeds
+                               : seeds + ", " + std::to_string(row.num_diverged) + " diverged";
+}
+
 Spread spread_of(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return {kNaN, kNaN, kNaN};
   std::sort(values.begin(), values.end());
   std::size_t const middle = values.size() / 2;
@@ -147,18 +164,13 @@ void print_table(std::ostream& out, std::span<SummaryRow const> rows) {
   std::vector<std::vector<std::string>> times = {{"model", "spec", "compute", "encode", "exchange",
                                                   "decode", "1 Gbit/s", "10 Gbit/s", "100 Gbit/s"}};
   for (SummaryRow const& row : rows) {
-    bool const has_gap = !std::isnan(row.loss_gap.median) && row.spec != "none";
-    results.push_back({row.model, row.spec, format("%d", static_cast<int>(row.num_seeds)),
-                       format("%llu", static_cast<unsigned long long>(row.num_steps)),
-                       format("%.4f (%.4f…%.4f)", row.validation_loss.median,
-                              row.validation_loss.low, row.validation_loss.high),
-                       has_gap ? format("%+.4f (%+.4f…%+.4f)", row.loss_gap.median,
-                                        row.loss_gap.low, row.loss_gap.high)
-                               : "",
-                       format("%.2f (%.2f…%.2f)", 100 * row.accuracy.median, 100 * row.accuracy.low,
-                              100 * row.accuracy.high),
-                       format("%.1f", row.step_wire_bytes / 1e3), format("%.1f", row.ratio_fp32),
-                       format("%.1f", row.ratio_bf16)});
+    Spread const accuracy = {100 * row.accuracy.median, 100 * row.accuracy.low,
+                             100 * row.accuracy.high};
+    results.push_back({row.model, row.spec, seeds_text(row), std::to_string(row.num_steps),
+                       spread_text(row.validation_loss, "%.4f"),
+                       row.spec == "none" ? "" : spread_text(row.loss_gap, "%+.4f"),
+                       spread_text(accuracy, "%.2f"), format("%.1f", row.step_wire_bytes / 1e3),
+                       format("%.1f", row.ratio_fp32), format("%.1f", row.ratio_bf16)});
     std::vector<std::string> line = {row.model, row.spec};
     for (double const ms : {row.compute_ms, row.encode_ms, row.exchange_ms, row.decode_ms})
       line.push_back(format("%.2f", ms));

@@ -20,7 +20,7 @@ struct Spread {
   double high = 0.0;
 };
 
-/// NaN in every member if there are no values.
+/// Over the finite values; NaN in every member if there are none.
 [[nodiscard]] Spread spread_of(std::vector<double> values);
 
 inline constexpr std::array<double, 3> kLinkGbits = {1.0, 10.0, 100.0};
@@ -39,6 +39,7 @@ struct SummaryRow {
   int world_size = 1;
   std::uint64_t num_steps = 0;
   std::uint64_t num_seeds = 0;
+  std::uint64_t num_diverged = 0;  ///< of these; they do not enter the medians of loss and accuracy
   Spread validation_loss;
   Spread accuracy;
   Spread loss_gap;      ///< to `none` with the same seed, in nats; NaN without such runs
@@ -52,6 +53,9 @@ struct SummaryRow {
   double decode_ms = 0.0;
   std::array<double, kLinkGbits.size()> modelled_ms = {};
 };
+
+/// "3", or "3, 1 diverged".
+[[nodiscard]] std::string seeds_text(SummaryRow const& row);
 
 /// In the order in which model and spec first appear.
 [[nodiscard]] std::vector<SummaryRow> summarise(std::span<RunRecord const> runs);

@@ -25,6 +25,8 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+std::uint64_t whole(double value) { return static_cast<std::uint64_t>(std::llround(value)); }
+
 // The training loop of one rank.
 class RankTrainer {
  public:
@@ -53,8 +55,13 @@ class RankTrainer {
                                              : std::max<std::uint64_t>(1, num_steps_ / 10);
     auto wall_start = Clock::now();
     for (std::uint64_t step = 0; step < num_steps_; ++step) {
-      one_step(step);
       std::uint64_t const done = step + 1;
+      if (!one_step(step)) {
+        // Nothing is left to learn from a loss that is not finite.
+        record_.num_steps = done;
+        record(done, false);
+        break;
+      }
       bool const evaluates = done == num_steps_ || is_multiple(done, evaluate_every);
       if (!evaluates && !is_multiple(done, run_.training.record_every_steps)) continue;
       wall_s_ += std::chrono::duration<double>(Clock::now() - wall_start).count();
@@ -66,7 +73,8 @@ class RankTrainer {
   }
 
  private:
-  void one_step(std::uint64_t step) {
+  // False if the gradients are no longer finite.
+  bool one_step(std::uint64_t step) {
     double const cpu_start = thread_cpu_seconds();
     run_.dataset.training_batch(run_.seed, step, transport_.rank(), transport_.world_size(),
                                 run_.training.batch_examples, batch_);
@@ -76,13 +84,14 @@ class RankTrainer {
     ++loss_count_;
     if (run_.writes_gradients) write_gradients(step);
 
-    exchange_.reduce(step);
+    if (!exchange_.reduce(step)) return false;
 
     double const update_start = thread_cpu_seconds();
     double const progress = static_cast<double>(step) / static_cast<double>(num_steps_);
     learner_->update(run_.training.learning_rate * (1.0 - progress));
     compute_s_ += thread_cpu_seconds() - update_start;
     if (progress_ != nullptr) progress_->update(step + 1, loss);
+    return true;
   }
 
   // Each rank evaluates its share of the examples; sums are added on rank 0 in rank order.
@@ -135,7 +144,7 @@ class RankTrainer {
                 static_cast<double>(run_.dataset.num_training_examples());
     row.loss = sum[0] / ranks;
     row.wire_bytes = sum[1] / ranks;
-    row.dense_bytes = static_cast<double>(run_.dense.fp32 * step);
+    row.dense_bytes = run_.dense.fp32 * static_cast<double>(step);
     row.encode_s = sum[2] / ranks;
     row.exchange_s = sum[3] / ranks;
     row.decode_s = sum[4] / ranks;
@@ -166,9 +175,9 @@ class RankTrainer {
     record_.validation_loss = last.validation_loss;
     record_.accuracy = last.accuracy;
     record_.train_loss = recent_training_loss();
-    record_.wire_bytes = static_cast<std::uint64_t>(std::llround(last.wire_bytes));
-    record_.dense_fp32_bytes = run_.dense.fp32 * num_steps_;
-    record_.dense_bf16_bytes = run_.dense.bf16 * num_steps_;
+    record_.wire_bytes = whole(last.wire_bytes);
+    record_.dense_fp32_bytes = whole(run_.dense.fp32 * static_cast<double>(record_.num_steps));
+    record_.dense_bf16_bytes = whole(run_.dense.bf16 * static_cast<double>(record_.num_steps));
     record_.encode_s = last.encode_s;
     record_.exchange_s = last.exchange_s;
     record_.decode_s = last.decode_s;
@@ -184,7 +193,7 @@ class RankTrainer {
     for (MetricsRow const& row : record_.rows) {
       auto const num_steps = static_cast<double>(row.step - previous_step);
       previous_step = row.step;
-      if (row.step * 10 <= num_steps_ * 9) continue;
+      if (row.step * 10 <= record_.num_steps * 9) continue;
       sum += row.loss * num_steps;
       weight += num_steps;
     }
@@ -242,8 +251,18 @@ RunRecord train(Run const& run, Transport& transport, Progress* progress) {
 DenseStepBytes measure_dense_bytes(Run const& run, Transport& transport) {
   pin_torch_to_one_thread();
   auto const learner = make_learner(run.training, 0, run.dataset.num_classes());
-  return {measure_step_bytes(transport, learner->parameters(), "none", run.study),
-          measure_step_bytes(transport, learner->parameters(), "bf16", run.study)};
+  auto const bytes_of = [&](char const* spec) {
+    return static_cast<double>(
+        measure_step_bytes(transport, learner->parameters(), spec, run.study));
+  };
+  double const mine[] = {bytes_of("none"), bytes_of("bf16")};
+  auto const all = gather_to_first_rank(transport, mine, run.study);
+  DenseStepBytes mean;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    mean.fp32 += all[i] / transport.world_size();
+    mean.bf16 += all[i + 1] / transport.world_size();
+  }
+  return mean;
 }
 
 }  // namespace gradsieve::study

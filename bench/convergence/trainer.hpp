@@ -12,10 +12,10 @@
 
 namespace gradsieve::study {
 
-/// Bytes that one rank sends in a step without compression.
+/// Bytes that a rank sends in a step without compression, as the mean over the ranks.
 struct DenseStepBytes {
-  std::uint64_t fp32 = 0;
-  std::uint64_t bf16 = 0;
+  double fp32 = 0.0;
+  double bf16 = 0.0;
 };
 
 /// One training: what is the same on all ranks.
@@ -37,6 +37,7 @@ struct Run {
 /// Throws Error; with Code::mismatch if the ranks end with different parameters.
 [[nodiscard]] RunRecord train(Run const& run, Transport& transport, Progress* progress);
 
+/// Known on rank 0 only, which alone needs it.
 [[nodiscard]] DenseStepBytes measure_dense_bytes(Run const& run, Transport& transport);
 
 }  // namespace gradsieve::study

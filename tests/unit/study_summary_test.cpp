@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -103,6 +104,17 @@ TEST(StudySummary, WritesAReportThatNeedsNothingElse) {
   for (char const* foreign : {"<script", "http:", "https:", "<link", "@import", "url("})
     EXPECT_EQ(html.find(foreign), std::string::npos) << foreign;
   EXPECT_EQ(html.find("nan"), std::string::npos);
+}
+
+TEST(StudySummary, CountsRunsThatDiverged) {
+  StudyRecord record = record_of_two_specs();
+  record.runs[1].validation_loss = record.runs[1].accuracy = NAN;
+
+  SummaryRow const row = summarise(record.runs)[1];
+
+  EXPECT_EQ(seeds_text(row), "2, 1 diverged");
+  EXPECT_EQ(row.validation_loss.median, 0.3);
+  EXPECT_EQ(report_html(record).find("nan"), std::string::npos);
 }
 
 TEST(StudySummary, TakesOneRankThatSendsNothing) {
