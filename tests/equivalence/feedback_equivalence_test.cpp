@@ -6,8 +6,9 @@
 namespace gradsieve::testing {
 namespace {
 
-std::vector<float> finite_gradient(Shape shape, std::size_t num_elements, std::uint64_t seed) {
-  return make_gradient(is_finite_shape(shape) ? shape : Shape::gaussian, num_elements, seed);
+std::vector<float> const& finite_gradient(Shape shape, std::size_t num_elements,
+                                          std::uint64_t seed) {
+  return kept_gradient(is_finite_shape(shape) ? shape : Shape::gaussian, num_elements, seed);
 }
 
 std::vector<std::uint32_t> some_indices(std::uint64_t universe, std::uint64_t k) {
@@ -22,7 +23,7 @@ TEST_P(Feedback, CompensateIsEquivalentToRef) {
   for (std::size_t const n : kElementCounts) {
     for (DType const dtype : {DType::f32, DType::f16, DType::bf16}) {
       std::uint64_t const draw = mix64(n) + static_cast<std::uint64_t>(dtype);
-      auto const stored = stored_as(dtype, make_gradient(GetParam(), n));
+      auto const stored = stored_as(dtype, kept_gradient(GetParam(), n));
       auto const before = draw % 4 == 0 ? std::vector<float>{} : finite_gradient(GetParam(), n, 2);
       float const carry = draw % 2 == 0 ? 0.5F : 1.0F;
       std::vector<float> expected(n);
@@ -49,8 +50,8 @@ TEST_P(Feedback, CompensateIsEquivalentToRef) {
 
 TEST_P(Feedback, RetainIsEquivalentToRef) {
   for (std::size_t const n : kElementCounts) {
-    auto const decoded = make_gradient(GetParam(), n);
-    auto const before = make_gradient(GetParam(), n, 2);
+    auto const& decoded = kept_gradient(GetParam(), n);
+    auto const& before = kept_gradient(GetParam(), n, 2);
     auto expected = before;
     kernels::ref::retain({}, decoded, expected);
     for (Way const& way : ways_of(n)) {
@@ -68,7 +69,7 @@ TEST_P(Feedback, RetainIsEquivalentToRef) {
 
 TEST_P(Feedback, StoreBf16IsEquivalentToRef) {
   for (std::size_t const n : kElementCounts) {
-    auto const values = make_gradient(GetParam(), n);
+    auto const& values = kept_gradient(GetParam(), n);
     RoundingKey const key = {{7, 9}, 5, n % 11};
     std::vector<BFloat16> expected(n);
     kernels::ref::store_bf16({}, values, key, expected);
@@ -87,7 +88,7 @@ TEST_P(Feedback, StoreBf16IsEquivalentToRef) {
 
 TEST_P(Feedback, ScaleAndSumSquaresAreEquivalentToRef) {
   for (std::size_t const n : kElementCounts) {
-    auto const before = make_gradient(GetParam(), n);
+    auto const& before = kept_gradient(GetParam(), n);
     auto expected = before;
     kernels::ref::scale({}, 0.3F, expected);
     double const sum = kernels::ref::sum_squares({}, before);
@@ -115,7 +116,7 @@ TEST_P(Feedback, TakeAndScatterAddAreEquivalentToRef) {
       if (universe != 0 && (indices.empty() || indices.back() + 1 != universe)) {
         indices.push_back(static_cast<std::uint32_t>(universe - 1));
       }
-      auto const before = make_gradient(GetParam(), n);
+      auto const& before = kept_gradient(GetParam(), n);
       std::size_t const num_values =
           indices.empty() ? 0 : indices.size() * granularity - (universe * granularity - n);
       auto expected_x = before;

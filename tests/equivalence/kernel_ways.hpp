@@ -6,8 +6,10 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -28,6 +30,15 @@ inline constexpr std::size_t kElementCounts[] = {
     0, 1, 7, 31, 32, 33, 255, 1025, 4095, 4097, 8191, 32767, 32768, 32769, 65537, 300001};
 
 inline constexpr int kThreadCounts[] = {1, 2, 3, 7};
+
+/// make_gradient(), made once: drawing Gaussians takes longer than what is tested with them.
+[[nodiscard]] inline std::vector<float> const& kept_gradient(Shape shape, std::size_t num_elements,
+                                                             std::uint64_t seed = 1) {
+  static std::map<std::tuple<Shape, std::size_t, std::uint64_t>, std::vector<float>> kept;
+  auto const [at, is_new] = kept.try_emplace({shape, num_elements, seed});
+  if (is_new) at->second = make_gradient(shape, num_elements, seed);
+  return at->second;
+}
 
 /// One of kThreadCounts pools; made once.
 [[nodiscard]] inline ThreadPool& pool_of(int num_threads) {

@@ -41,11 +41,11 @@ Problem make_problem(Shape shape, std::size_t num_elements, std::uint64_t draw) 
   problem.num_elements = num_elements;
   problem.dtype = static_cast<DType>(bits % 3);
   problem.carry = (bits >> 8) % 2 == 0 ? 1.0F : 0.5F;
-  problem.gradient = stored_as(problem.dtype, make_gradient(shape, num_elements));
+  problem.gradient = stored_as(problem.dtype, kept_gradient(shape, num_elements));
   bool const has_residual = (bits >> 16) % 4 != 0;
   if (has_residual) {
     problem.residual =
-        make_gradient(is_finite_shape(shape) ? shape : Shape::gaussian, num_elements, 2);
+        kept_gradient(is_finite_shape(shape) ? shape : Shape::gaussian, num_elements, 2);
   }
   return problem;
 }
