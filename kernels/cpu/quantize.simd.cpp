@@ -125,35 +125,46 @@ float scale_of(float largest, float levels) {
 
 // --- pass B --------------------------------------------------------------------------------------
 
-[[gnu::always_inline]] inline std::int32_t round_to_nearest(float level) {
-  // Adding 1.5·2^23 leaves no bit for a fraction, and the addition rounds to even.
-  constexpr float kShift = 0x1.8p23F;
-  return static_cast<std::int32_t>(bits_of(level + kShift) - bits_of(kShift));
+// Adding 1.5·2^23 leaves no bit for a fraction and rounds to even; the low byte of the sum is then
+// that of the integer.
+constexpr float kIntegerShift = 0x1.8p23F;
+
+[[gnu::always_inline]] inline float round_to_nearest(float level) {
+  return (level + kIntegerShift) - kIntegerShift;
 }
 
-[[gnu::always_inline]] inline std::int32_t round_down(float x) {
-  auto const truncated = static_cast<std::int32_t>(x);
-  return truncated - (static_cast<float>(truncated) > x ? 1 : 0);
+[[gnu::always_inline]] inline float round_down(float x) {
+#if defined(__SSE4_1__)
+  return __builtin_floorf(x);
+#else
+  auto const truncated = static_cast<float>(static_cast<std::int32_t>(x));
+  return truncated - (truncated > x ? 1.0F : 0.0F);
+#endif
+}
+
+/// (random + 1/2) / 65536: 0x4300 above the 16 bits makes 128 + random / 65536.
+[[gnu::always_inline]] inline float uniform_of(std::uint16_t random) {
+  return float_of(0x43000000U | random) - (128.0F - 0x1p-17F);
+}
+
+// |c / scale| exceeds `levels` by a rounding at most. That is rounded away to the nearest, and with
+// u ≥ 2^-17 on the way down from −levels; only the sum above +levels may reach the next integer.
+template <bool kStochastic>
+[[gnu::always_inline]] inline float rounded_level(float level, float levels, std::uint16_t random) {
+  if constexpr (!kStochastic) return round_to_nearest(level);
+  float const q = round_down(level + uniform_of(random));
+  return q < levels ? q : levels;
 }
 
 template <bool kStochastic, bool kResidual>
-void quantize_tile(float const* corrected, std::uint64_t count, float scale, std::int32_t levels,
+void quantize_tile(float const* corrected, std::uint64_t count, float scale, float levels,
                    std::uint16_t const* random, signed char* codes, float* residual) {
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
     float const c = corrected[i];
-    float const level = c / scale;
-    std::int32_t q;
-    if constexpr (kStochastic) {
-      float const uniform = (static_cast<float>(std::int32_t{random[i]}) + 0.5F) * 0x1p-16F;
-      q = round_down(level + uniform);
-      q = q < levels ? q : levels;
-      q = q > -levels ? q : -levels;
-    } else {
-      q = round_to_nearest(level);  // |level| exceeds `levels` by a rounding at most
-    }
-    codes[i] = static_cast<signed char>(q);
-    if constexpr (kResidual) residual[i] = c - static_cast<float>(q) * scale;
+    float const q = rounded_level<kStochastic>(c / scale, levels, kStochastic ? random[i] : 0);
+    codes[i] = static_cast<signed char>(bits_of(q + kIntegerShift));
+    if constexpr (kResidual) residual[i] = c - q * scale;
   }
 }
 
@@ -161,7 +172,7 @@ void quantize_tile(float const* corrected, std::uint64_t count, float scale, std
 template <bool kStochastic, bool kResidual>
 void quantize_block(QuantizerRun const& run, float const* corrected, std::uint64_t begin,
                     std::uint64_t count, float scale, RandomWindow& random, NibblePacker& packer) {
-  std::int32_t const levels = run.bits == 8 ? 127 : 7;
+  float const levels = run.bits == 8 ? 127.0F : 7.0F;
   // A window of whole blocks if they are short: a block may not lie across its end.
   std::uint64_t const window = run.block_elements < kTileElements
                                    ? kTileElements - kTileElements % run.block_elements

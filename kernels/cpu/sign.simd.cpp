@@ -17,7 +17,9 @@ namespace {
 constexpr std::uint64_t kSumBlock = 4096;
 typedef float Floats __attribute__((vector_size(32)));
 typedef std::int32_t Words __attribute__((vector_size(32)));
-typedef double Lanes __attribute__((vector_size(64)));
+// Two vectors of four lanes: compilers take wider ones apart, and badly.
+typedef float FourFloats __attribute__((vector_size(16)));
+typedef double FourDoubles __attribute__((vector_size(32)));
 
 std::uint64_t smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
@@ -56,22 +58,55 @@ class BitRow {
  public:
   explicit BitRow(unsigned char* out) : out_(out) {}
 
+  /// At most 32 bits.
   [[gnu::always_inline]] void append(std::uint32_t bits, std::uint32_t count) {
-    waiting_ |= bits << num_waiting_;
+    waiting_ |= std::uint64_t{bits} << num_waiting_;
     num_waiting_ += count;
-    if (num_waiting_ < 8) return;
-    *out_++ = static_cast<unsigned char>(waiting_);
-    waiting_ >>= 8;
-    num_waiting_ -= 8;
+    if (num_waiting_ < 32) return;
+    auto const word = static_cast<std::uint32_t>(waiting_);
+    std::memcpy(out_, &word, sizeof word);
+    out_ += sizeof word;
+    waiting_ >>= 32;
+    num_waiting_ -= 32;
   }
-  void finish() {
-    if (num_waiting_ != 0) *out_ = static_cast<unsigned char>(waiting_);
-  }
+  void finish() { std::memcpy(out_, &waiting_, (num_waiting_ + 7) / 8); }
 
  private:
   unsigned char* out_;
-  std::uint32_t waiting_ = 0;
+  std::uint64_t waiting_ = 0;
   std::uint32_t num_waiting_ = 0;
+};
+
+/// Sums of magnitudes in eight lanes.
+class LaneSums {
+ public:
+  [[gnu::always_inline]] void add_eight(float const* values) {
+    add_magnitudes(values, low_);
+    add_magnitudes(values + 4, high_);
+  }
+  [[gnu::always_inline]] void add_one(int lane, float value) {
+    double const magnitude = __builtin_fabsf(value);
+    if (lane < 4) {
+      low_[lane] += magnitude;
+    } else {
+      high_[lane - 4] += magnitude;
+    }
+  }
+  double total() const {
+    return ((low_[0] + low_[1]) + (low_[2] + low_[3])) +
+           ((high_[0] + high_[1]) + (high_[2] + high_[3]));
+  }
+
+ private:
+  [[gnu::always_inline]] static void add_magnitudes(float const* values, FourDoubles& lanes) {
+    typedef std::int32_t FourWords __attribute__((vector_size(16)));
+    FourWords bits;
+    std::memcpy(&bits, values, sizeof bits);
+    lanes += __builtin_convertvector(reinterpret_cast<FourFloats>(bits & 0x7fffffff), FourDoubles);
+  }
+
+  FourDoubles low_ = {};
+  FourDoubles high_ = {};
 };
 
 struct Magnitudes {
@@ -79,29 +114,41 @@ struct Magnitudes {
   std::uint64_t num_zeros = 0;
 };
 
+std::uint64_t num_ones(std::uint32_t bits) {
+  // Gradients hold few zeros, and not every target counts bits with an instruction.
+  return bits == 0 ? 0 : static_cast<std::uint64_t>(__builtin_popcount(bits));
+}
+
 /// One partial sum, and the bits of its elements.
-void add_sum_block(float const* values, std::uint64_t count, BitRow& signs, BitRow& zeros,
+void add_sum_block(float const* values, std::uint64_t count, BitRow& signs_row, BitRow& zeros_row,
                    Magnitudes& magnitudes) {
-  Lanes lane = {};
+  LaneSums sums;
+  BitRow signs = signs_row;  // by value: the bytes they write might otherwise be their own
+  BitRow zeros = zeros_row;
   std::uint64_t num_zeros = 0;
   std::uint64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    Words bits;
-    std::memcpy(&bits, values + i, sizeof bits);
-    lane += __builtin_convertvector(reinterpret_cast<Floats>(bits & 0x7fffffff), Lanes);
-    Planes const planes = planes_of(values + i);
-    signs.append(planes.negative, 8);
-    zeros.append(planes.zero, 8);
-    if (planes.zero != 0) num_zeros += static_cast<std::uint64_t>(__builtin_popcount(planes.zero));
+  for (; i + 32 <= count; i += 32) {
+    Planes planes = {0, 0};
+    for (std::uint32_t part = 0; part < 32; part += 8) {
+      Planes const eight = planes_of(values + i + part);
+      planes.negative |= eight.negative << part;
+      planes.zero |= eight.zero << part;
+      sums.add_eight(values + i + part);
+    }
+    signs.append(planes.negative, 32);
+    zeros.append(planes.zero, 32);
+    num_zeros += num_ones(planes.zero);
   }
-  for (int j = 0; i < count; ++i, ++j) {
-    lane[j] += static_cast<double>(__builtin_fabsf(values[i]));
-    signs.append(values[i] < 0.0F ? 1 : 0, 1);
-    zeros.append(values[i] == 0.0F ? 1 : 0, 1);
-    num_zeros += values[i] == 0.0F ? 1U : 0U;
+  for (std::uint64_t const begin = i; i < count; ++i) {
+    float const c = values[i];
+    sums.add_one(static_cast<int>((i - begin) % 8), c);
+    signs.append(c < 0.0F ? 1 : 0, 1);
+    zeros.append(c == 0.0F ? 1 : 0, 1);
+    num_zeros += c == 0.0F ? 1U : 0U;
   }
-  magnitudes.sum +=
-      ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+  signs_row = signs;
+  zeros_row = zeros;
+  magnitudes.sum += sums.total();
   magnitudes.num_zeros += num_zeros;
 }
 
