@@ -160,6 +160,53 @@ TEST(MpiTransport, AReceiveThatNobodyAnswersTimesOut) {
   });
 }
 
+TEST(MpiTransport, ASilentRankIsATimeoutThatNamesIt) {
+  run_mpi_rank([](Transport& transport) {
+    int const silent_rank = transport.world_size() - 1;
+    if (transport.rank() == silent_rank) return;
+    Exchanger exchanger(transport, 20, std::chrono::milliseconds(200));
+    std::array<std::byte, 64> const own{};
+    exchange::ExchangeContext& context = exchanger.next(4 * own.size());
+    int num_heard = 0;
+    Clock::time_point const start = Clock::now();
+
+    Status const status = exchange::all_gather(context, own, own.size(), [&](int, ConstBytes) {
+      ++num_heard;
+      return Status{};
+    });
+
+    EXPECT_EQ(status.code(), Code::timeout);
+    EXPECT_EQ(context.blamed_rank, silent_rank);
+    EXPECT_EQ(num_heard, transport.world_size() - 1);
+    EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(200 + 500));
+    // The control channel still works among those who are left: a roll call.
+    exchange::ExchangeContext roll_call = exchanger.next();
+    roll_call.channel = Channel::control;
+    std::array<std::uint64_t, 8> words{};
+    std::array<bool, 8> heard{};
+    std::size_t const ranks = static_cast<std::size_t>(transport.world_size());
+    EXPECT_EQ(exchange::all_gather_word(roll_call, 1, std::span(words).first(ranks),
+                                        std::span(heard).first(ranks))
+                  .code(),
+              Code::timeout);
+    for (std::size_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(heard[rank], rank + 1 < ranks);
+  });
+}
+
+// A send that nobody receives is longer than what MPI sends unasked: MPI keeps it.
+TEST(MpiTransport, ALongSendThatNobodyReceivesTimesOut) {
+  static std::vector<std::byte> const bytes(1 << 20);
+  run_mpi_rank([](Transport& transport) {
+    if (transport.world_size() == 1) return;
+    Request request;
+    int const peer = (transport.rank() + 1) % transport.world_size();
+    ASSERT_TRUE(transport.send(Channel::data, peer, 13, bytes, request).ok());
+    EXPECT_EQ(transport.wait(request, Clock::now() + std::chrono::milliseconds(50)).code(),
+              Code::timeout);
+    EXPECT_EQ(check_word(transport), "");
+  });
+}
+
 TEST(MpiTransport, RefusesRanksAndTagsThatDoNotExist) {
   run_mpi_rank([](Transport& transport) {
     Request request;
