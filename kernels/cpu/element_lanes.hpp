@@ -11,6 +11,8 @@
 /// and for those that are the same; without it only the first are vectorised.
 #if defined(__clang__)
 #define GRADSIEVE_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
+// Says of each loop that stays scalar that it does; that is slower, but right.
+#pragma clang diagnostic ignored "-Wpass-failed"
 #else
 #define GRADSIEVE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif

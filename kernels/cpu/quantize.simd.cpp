@@ -5,7 +5,8 @@
 
 #include <cstring>
 
-#include "kernels/cpu/element_lanes.hpp"
+#include "kernels/cpu/compensate_lanes.hpp"
+#include "kernels/cpu/half_rows.hpp"
 #include "kernels/cpu/philox_lanes.hpp"
 
 namespace gradsieve::kernels::cpu {
@@ -83,28 +84,47 @@ class NibblePacker {
 
 struct BlockRange {
   std::int32_t largest_bits = 0;  // magnitudes of finite floats are in the order of their bits
-  std::uint32_t is_nonfinite = 0;
+  std::uint32_t non_finite = 0;
 };
 
-template <ElementType kType, bool kHasResidual>
-BlockRange compensate_block(void const* gradient, float const* residual_in, float carry,
-                            std::uint64_t count, float* corrected) {
-  Elements<kType> const elements(gradient);
-  float const nothing_carried = carry * 0.0F;
-  std::int32_t largest_bits = 0;
-  std::uint32_t is_nonfinite = 0;
+template <typename Residual>
+void compensate_row(float const* gradient, Residual residual_in, float carry, std::uint64_t count,
+                    float* corrected, BlockRange& range) {
+  std::int32_t largest_bits = range.largest_bits;
+  std::uint32_t non_finite = range.non_finite;
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
-    float const carried = kHasResidual ? carry * residual_in[i] : nothing_carried;
-    float const sum = elements.at(i) + carried;
-    bool const is_finite = (bits_of(sum) & ~kSignBit) < kInfinityBits;
-    float const c = is_finite ? sum : carried;
+    float const c = compensated(gradient[i], carry, residual_in[i], non_finite);
     corrected[i] = c;
-    is_nonfinite |= is_finite ? 0U : 1U;
     auto const magnitude = static_cast<std::int32_t>(bits_of(c) & ~kSignBit);
     largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
   }
-  return {largest_bits, is_nonfinite};
+  range = {largest_bits, non_finite};
+}
+
+/// `residual_in` may be null: e = 0.
+struct Source {
+  void const* gradient;
+  ElementType type;
+  float const* residual_in;
+  float carry;
+};
+
+BlockRange compensate_block(Source const& source, std::uint64_t begin, std::uint64_t count,
+                            float* corrected) {
+  alignas(64) float buffer[kTileElements];
+  BlockRange range;
+  for (std::uint64_t done = 0; done < count; done += kTileElements) {
+    std::uint64_t const n = smaller(kTileElements, count - done);
+    std::uint64_t const at = begin + done;
+    float const* const gradient = f32_row(source.gradient, source.type, at, n, buffer);
+    if (source.residual_in == nullptr) {
+      compensate_row(gradient, NoResidual{}, source.carry, n, corrected + done, range);
+    } else {
+      compensate_row(gradient, source.residual_in + at, source.carry, n, corrected + done, range);
+    }
+  }
+  return range;
 }
 
 float largest_magnitude(float const* corrected, std::uint64_t count) {
@@ -204,37 +224,6 @@ QuantizeBlock* choose_quantize_block(bool is_stochastic, bool has_residual) {
   return has_residual ? quantize_block<false, true> : quantize_block<false, false>;
 }
 
-template <ElementType kType, bool kHasResidual>
-bool quantize_fused(QuantizerRun const& run, void const* gradient, float const* residual_in,
-                    float carry) {
-  QuantizeBlock* const quantize = choose_quantize_block(run.is_stochastic, true);
-  constexpr std::uint64_t kElementBytes = kType == ElementType::f32 ? 4 : 2;
-  RandomWindow random(run.key, run.first_element);
-  NibblePacker packer(run.codes);
-  float const levels = run.bits == 8 ? 127.0F : 7.0F;
-  float* scale = run.scales;
-  std::uint32_t is_nonfinite = 0;
-  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
-    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
-    float* const corrected = run.residual + begin;
-    BlockRange const range = compensate_block<kType, kHasResidual>(
-        static_cast<unsigned char const*>(gradient) + begin * kElementBytes,
-        kHasResidual ? residual_in + begin : nullptr, carry, count, corrected);
-    is_nonfinite |= range.is_nonfinite;
-    *scale = scale_of(float_of(static_cast<std::uint32_t>(range.largest_bits)), levels);
-    quantize(run, corrected, begin, count, *scale++, random, packer);
-  }
-  packer.finish();
-  return is_nonfinite != 0;
-}
-
-template <ElementType kType>
-bool quantize_fused(QuantizerRun const& run, void const* gradient, float const* residual_in,
-                    float carry) {
-  return residual_in == nullptr ? quantize_fused<kType, false>(run, gradient, residual_in, carry)
-                                : quantize_fused<kType, true>(run, gradient, residual_in, carry);
-}
-
 // --- decoding ------------------------------------------------------------------------------------
 
 template <int kBits>
@@ -280,13 +269,23 @@ void quantize_run(QuantizerRun const& run, float const* corrected) {
 
 bool quantize_fused_run(QuantizerRun const& run, void const* gradient, ElementType type,
                         float const* residual_in, float carry) {
-  if (type == ElementType::f16) {
-    return quantize_fused<ElementType::f16>(run, gradient, residual_in, carry);
+  QuantizeBlock* const quantize = choose_quantize_block(run.is_stochastic, true);
+  Source const source = {gradient, type, residual_in, carry};
+  RandomWindow random(run.key, run.first_element);
+  NibblePacker packer(run.codes);
+  float const levels = run.bits == 8 ? 127.0F : 7.0F;
+  float* scale = run.scales;
+  std::uint32_t non_finite = 0;
+  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
+    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
+    float* const corrected = run.residual + begin;
+    BlockRange const range = compensate_block(source, begin, count, corrected);
+    non_finite |= range.non_finite;
+    *scale = scale_of(float_of(static_cast<std::uint32_t>(range.largest_bits)), levels);
+    quantize(run, corrected, begin, count, *scale++, random, packer);
   }
-  if (type == ElementType::bf16) {
-    return quantize_fused<ElementType::bf16>(run, gradient, residual_in, carry);
-  }
-  return quantize_fused<ElementType::f32>(run, gradient, residual_in, carry);
+  packer.finish();
+  return non_finite != 0;
 }
 
 void dequantize_add_run(unsigned char const* codes, unsigned char const* scales, int bits,
