@@ -60,7 +60,7 @@ Status Pipeline::encode_values(ExecContext const& ctx, TensorInfo const& piece,
                                Body body) const noexcept {
   TensorInfo const info = values_of(piece, selection.num_values);
   std::span<float> const values = selection.values.first(selection.num_values);
-  bool const rescales = shared_ && sparsifier_->claims().unbiased;
+  bool const rescales = shared_ && sparsifier_->rescales();
   if (values.empty() || (values_->claims().lossless && !rescales)) {
     return values_->encode(ctx, 0, info, values, {}, body);
   }

@@ -54,7 +54,7 @@ std::vector<ParamInfo> DensityRamp::params() {
            .unit = "steps",
            .default_value = "0",
            .min = 0.0,
-           .max = 0x1p53,
+           .max = 1e12,
            .summary = "steps in which the density falls from warmup_density to density"},
           {.name = "warmup_density",
            .type = ParamType::real,
@@ -73,7 +73,7 @@ std::vector<ParamInfo> with_hold(std::vector<ParamInfo> params) {
        .unit = "steps",
        .default_value = "1",
        .min = 1.0,
-       .max = 0x1p53,
+       .max = 1e12,
        .summary = "steps that a set of indices is kept; above 1 only where all ranks share it"});
   return params;
 }

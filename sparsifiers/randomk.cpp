@@ -15,7 +15,7 @@ Claims RandomkSparsifier::claims() const noexcept {
   // No stratum is larger than n/k + 1, and an element is met with one over its stratum's size.
   double const share = density_.least_fraction();
   return {.fixed_rate = true,
-          .unbiased = rescales_,
+          .unbiased = rescales_ && hold_steps_ == 1,
           .shared_indices = true,
           .contraction = rescales_ ? 0.0 : share / (1.0 + share)};
 }

@@ -14,7 +14,8 @@ namespace gradsieve {
 ///             al., NeurIPS 2018, arXiv:1710.09854. Deviations: stratified, so that indices are
 ///             distinct and ascending and each draw is O(1).
 /// Claims:     shared_indices, fixed_rate; without feedback unbiased, with it contraction
-///             d/(3/2 + d) for density d, in expectation
+///             d/(3/2 + d) for density d, in expectation. A held set is unbiased over the draws,
+///             but not over the steps that share it, so hold above 1 does not claim it.
 /// State:      none; hold=T draws anew at the steps that T divides
 /// Workspace:  0
 /// Edge cases: density 1 sends everything
@@ -30,6 +31,7 @@ class RandomkSparsifier final : public Sparsifier {
   Status shared_set(ExecContext const& ctx, TensorInfo const& piece, StateView state,
                     std::span<std::uint32_t> indices,
                     std::uint64_t& num_indices) const noexcept override;
+  [[nodiscard]] bool rescales() const noexcept override { return rescales_; }
   void rescale(ExecContext const& ctx, TensorInfo const& piece,
                std::span<float> values) const noexcept override;
 

@@ -53,6 +53,8 @@ class Sparsifier {
   virtual Status shared_set(ExecContext const&, TensorInfo const&, StateView,
                             std::span<std::uint32_t> indices,
                             std::uint64_t& num_indices) const noexcept;
+  /// True if rescale() changes anything.
+  [[nodiscard]] virtual bool rescales() const noexcept { return false; }
   /// Multiplies the taken values so that the result is unbiased; nothing with feedback.
   virtual void rescale(ExecContext const&, TensorInfo const&,
                        std::span<float> values) const noexcept {

@@ -72,6 +72,7 @@ TEST(MakeChain, ALosslessChainKeepsNoResidual) {
 TEST(MakeChain, RandomkRescalesOnlyWithoutFeedback) {
   EXPECT_TRUE(make_chain("randomk").compressor->claims().unbiased);
   EXPECT_FALSE(make_chain("randomk ; feedback=residual").compressor->claims().unbiased);
+  EXPECT_FALSE(make_chain("randomk(hold=2)").compressor->claims().unbiased);
 }
 
 TEST(MakeChain, ComposesClaims) {
