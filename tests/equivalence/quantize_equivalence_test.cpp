@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -166,6 +170,40 @@ TEST(Quantize, IsEquivalentToRef) {
       expect_same(actual, expected);
     });
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// The scale is raised or lowered by one float where its top level misses the maximum; any exponent
+// and any mantissa of the maximum may need that.
+TEST(QuantizeOfAnyFiniteFloat, IsEquivalentToRef) {
+  constexpr std::size_t kCount = 1 << 17;
+  std::vector<float> corrected(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    corrected[i] = std::bit_cast<float>(static_cast<std::uint32_t>(mix64(i)));
+    if (!std::isfinite(corrected[i])) corrected[i] = std::numeric_limits<float>::max();
+    if (i % 64 == 1) corrected[i] = -std::numeric_limits<float>::max();
+  }
+  for (std::uint64_t const block_elements : {1, 2}) {
+    for (int const bits : {8, 4}) {
+      for (Rounding const rounding : {Rounding::nearest, Rounding::stochastic}) {
+        Case const c = {kCount,     block_elements,  bits, rounding, Shape::gaussian,
+                        DType::f32, Residual::apart, 1.0F, 0,        0};
+        SCOPED_TRACE(::testing::PrintToString(c));
+        auto const run = [&](QuantizeFn& kernel, ExecContext const& ctx) {
+          Result result(c);
+          kernel(ctx, corrected, bits, block_elements, rounding, c.key(), result.codes.span(),
+                 result.scales.span(), result.residual.span());
+          return result;
+        };
+
+        Result expected = run(ref::quantize, {});
+
+        for_each_cpu_variant(kCount, [&](ExecContext const& ctx) {
+          Result actual = run(cpu::quantize, ctx);
+          expect_same(actual, expected);
+        });
+      }
+    }
   }
 }
 
