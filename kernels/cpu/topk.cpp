@@ -21,26 +21,6 @@ namespace gradsieve::kernels {
 namespace cpu {
 namespace {
 
-/// The elements with a magnitude above this one, or equal to it and an index up to `last_index`.
-/// Rounded up to whole blocks, so that it is one threshold per block.
-struct Border {
-  std::uint32_t magnitude = 0;
-  std::uint64_t last_index = 0;
-
-  [[nodiscard]] std::uint32_t threshold(std::uint64_t first_index) const noexcept {
-    return magnitude + (first_index > last_index ? 1 : 0);
-  }
-};
-
-struct Block {
-  std::uint64_t first = 0;      ///< of its candidates
-  std::uint64_t place = 0;      ///< of its chosen ones in the selection
-  std::uint32_t count = 0;      ///< of its candidates
-  std::uint32_t num_above = 0;  ///< surely chosen, or above the cut
-  std::uint32_t num_ties = 0;   ///< equal to the cut
-  std::uint32_t num_taken = 0;  ///< of the ties, the first ones
-};
-
 /// Candidates of one block, before they go where they belong.
 struct Local {
   std::uint32_t indices[kPassElements + kSelectSlack];
@@ -59,7 +39,7 @@ class Topk {
         plan_(plan_topk(gradient.num_elements, k)) {}
 
   [[nodiscard]] bool take_workspace(Workspace& workspace) noexcept {
-    blocks_ = workspace.take<Block>(plan_.num_blocks);
+    blocks_ = workspace.take<TopkBlock>(plan_.num_blocks);
     counts_ = workspace.take<std::uint32_t>(plan_.num_partitions * kNumBuckets);
     bool const has_blocks = blocks_.size() == plan_.num_blocks && !counts_.empty();
     if (plan_.num_samples == 0) return has_blocks;
@@ -97,19 +77,14 @@ class Topk {
 
   // --- the sample --------------------------------------------------------------------------------
 
-  // One position in each of num_samples equal strata. The positions have to be independent of any
-  // pattern in the gradient, so they are hashed; they are the same in every call.
   void draw_sample() noexcept {
     auto* const magnitudes_at = GRADSIEVE_PICK(sample_magnitudes);
     constexpr std::uint64_t kRow = 256;
     for_chunks(ctx_, plan_.num_samples, kRow, [&](std::uint64_t begin, std::uint64_t end) {
       std::uint32_t positions[kRow] = {};
       std::uint32_t magnitudes[kRow];
-      std::uint64_t const n = gradient_.num_elements;
       for (std::uint64_t j = begin; j < end; ++j) {
-        std::uint64_t const start = j * n / plan_.num_samples;
-        std::uint64_t const size = (j + 1) * n / plan_.num_samples - start;
-        positions[j - begin] = static_cast<std::uint32_t>(start + ((mix64(j) >> 32) * size >> 32));
+        positions[j - begin] = sample_position(j, gradient_.num_elements, plan_.num_samples);
       }
       magnitudes_at(gradient_.data, element_type(gradient_.dtype), residual_in(0), residual_.carry,
                     positions, static_cast<std::uint32_t>(end - begin), magnitudes);
@@ -126,7 +101,7 @@ class Topk {
   }
 
   // The first `num_sorted` of the sample hold its largest: each call narrows that down.
-  [[nodiscard]] Border border_at(std::uint64_t rank, std::uint64_t num_sorted) noexcept {
+  [[nodiscard]] TopkBorder border_at(std::uint64_t rank, std::uint64_t num_sorted) noexcept {
     if (rank == 0) return {kAboveAll, ~std::uint64_t{0}};
     if (rank > sample_.size()) return {0, ~std::uint64_t{0}};
     auto const at = sample_.begin() + static_cast<std::ptrdiff_t>(rank - 1);
@@ -191,7 +166,7 @@ class Topk {
 
   void choose_candidates() noexcept {
     for_blocks([&](std::uint64_t b) {
-      Block& block = blocks_[b];
+      TopkBlock& block = blocks_[b];
       float const* const values = values_.data() + block.first;
       // What reaches the high border is chosen even where it equals the cut.
       std::uint32_t const sure = high_.threshold(b * kPassElements);
@@ -206,7 +181,7 @@ class Topk {
 
   void choose_in_block(std::uint64_t b) noexcept {
     Local local;
-    Block const& block = blocks_[b];
+    TopkBlock const& block = blocks_[b];
     std::uint32_t const* const indices = indices_.data() + block.first;
     float const* const values = values_.data() + block.first;
     float* const out = residual_.out.data();
@@ -228,7 +203,7 @@ class Topk {
 
   void restore_candidates() noexcept {
     for_blocks([&](std::uint64_t b) {
-      Block const& block = blocks_[b];
+      TopkBlock const& block = blocks_[b];
       mend_(indices_.data() + block.first, values_.data() + block.first, block.count, 0, kAboveAll,
             true, residual_.out.data());
     });
@@ -316,7 +291,7 @@ class Topk {
   void assign_places() noexcept {
     std::uint64_t place = 0;
     std::uint64_t quota = cut_.num_ties;
-    for (Block& block : blocks_) {
+    for (TopkBlock& block : blocks_) {
       block.place = place;
       block.num_taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(block.num_ties, quota));
       quota -= block.num_taken;
@@ -324,10 +299,10 @@ class Topk {
     }
   }
 
-  [[nodiscard]] static bool splits_ties(Block const& block) noexcept {
+  [[nodiscard]] static bool splits_ties(TopkBlock const& block) noexcept {
     return block.num_taken != 0 && block.num_taken != block.num_ties;
   }
-  [[nodiscard]] std::uint32_t least_taken(Block const& block) const noexcept {
+  [[nodiscard]] std::uint32_t least_taken(TopkBlock const& block) const noexcept {
     return block.num_taken != 0 ? cut_.key : cut_.key + 1;
   }
 
@@ -345,7 +320,7 @@ class Topk {
     }
   }
 
-  void store_chosen(Block const& block, Local const& local) const noexcept {
+  void store_chosen(TopkBlock const& block, Local const& local) const noexcept {
     std::size_t const count = block.num_above + block.num_taken;
     std::memcpy(selection_.indices.data() + block.place, local.indices,
                 count * sizeof(std::uint32_t));
@@ -366,16 +341,16 @@ class Topk {
   decltype(&portable::count_from) count_ = GRADSIEVE_PICK(count_from);
   decltype(&portable::count_magnitudes) histogram_ = GRADSIEVE_PICK(count_magnitudes);
 
-  std::span<Block> blocks_;
+  std::span<TopkBlock> blocks_;
   std::span<std::uint32_t> counts_;
   std::span<std::uint64_t> sample_;  ///< magnitude · 2^32 + (2^32 − 1 − index)
   std::span<std::uint32_t> indices_;
   std::span<float> values_;
   std::span<std::uint32_t> undecided_;
 
-  Border low_;
-  Border middle_;
-  Border high_;
+  TopkBorder low_;
+  TopkBorder middle_;
+  TopkBorder high_;
   Cut<std::uint32_t> cut_;
   std::atomic<std::uint32_t> non_finite_ = 0;
   std::atomic<bool> is_full_ = false;
@@ -406,7 +381,7 @@ Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residu
 
 std::size_t topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t k) noexcept {
   cpu::TopkPlan const plan = cpu::plan_topk(num_elements, k);
-  std::size_t const common = Workspace::padded(plan.num_blocks * sizeof(cpu::Block)) +
+  std::size_t const common = Workspace::padded(plan.num_blocks * sizeof(cpu::TopkBlock)) +
                              Workspace::padded(plan.num_partitions * cpu::kNumBuckets * 4);
   if (plan.num_samples == 0) return common;
   return common + Workspace::padded(plan.num_samples * 8) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What top-k decides before it sees a gradient: how much to sample, which ranks of the sample
-// enclose the k-th largest element, and how many candidates that can give.
+// enclose the k-th largest element, and how many candidates that can give; and what it remembers.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/philox.hpp"
 #include "kernels/cpu/select_pass.simd.hpp"
 
 namespace gradsieve::kernels::cpu {
@@ -48,5 +49,35 @@ inline constexpr std::uint64_t kSampledFromElements = 2 * kPassElements;
   plan.capacity = std::min(num_elements, static_cast<std::uint64_t>(most));
   return plan;
 }
+
+/// Element j of the sample, one in each of num_samples equal strata. Positions have to be
+/// independent of any pattern in the gradient, so they are hashed; they are the same in every call.
+[[nodiscard]] inline std::uint32_t sample_position(std::uint64_t j, std::uint64_t num_elements,
+                                                   std::uint64_t num_samples) noexcept {
+  std::uint64_t const start = j * num_elements / num_samples;
+  std::uint64_t const size = (j + 1) * num_elements / num_samples - start;
+  return static_cast<std::uint32_t>(start + ((mix64(j) >> 32) * size >> 32));
+}
+
+/// The elements with a magnitude above this one, or equal to it and an index up to `last_index`.
+/// Rounded up to whole blocks, so that it is one threshold per block.
+struct TopkBorder {
+  std::uint32_t magnitude = 0;
+  std::uint64_t last_index = 0;
+
+  [[nodiscard]] std::uint32_t threshold(std::uint64_t first_index) const noexcept {
+    return magnitude + (first_index > last_index ? 1 : 0);
+  }
+};
+
+/// What top-k remembers of each kPassElements elements.
+struct TopkBlock {
+  std::uint64_t first = 0;      ///< of its candidates
+  std::uint64_t place = 0;      ///< of its chosen ones in the selection
+  std::uint32_t count = 0;      ///< of its candidates
+  std::uint32_t num_above = 0;  ///< surely chosen, or above the cut
+  std::uint32_t num_ties = 0;   ///< equal to the cut
+  std::uint32_t num_taken = 0;  ///< of the ties, the first ones
+};
 
 }  // namespace gradsieve::kernels::cpu

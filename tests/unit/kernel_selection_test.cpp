@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/topk_plan.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/ref/sparse.hpp"
 #include "kernels/ref/topk.hpp"
@@ -44,6 +45,7 @@ class SelectionKernel : public ::testing::TestWithParam<Backend> {
     ExecContext ctx;
     ctx.backend = GetParam();
     ctx.workspace = &workspace;
+    ctx.threads = &pool_;
     piece.indices.resize(capacity);
     piece.values.resize(num_values);
     SparseView selection;
@@ -76,6 +78,9 @@ class SelectionKernel : public ::testing::TestWithParam<Backend> {
       return threshold(ctx, std::span(gradient), residual, least, selection);
     });
   }
+
+ private:
+  ThreadPool pool_{3};
 };
 
 TEST_P(SelectionKernel, TopkKeepsTheLargestAndLeavesTheRest) {
@@ -273,6 +278,41 @@ TEST_P(SelectionKernel, RandomkC09EveryElementIsChosenAsOften) {
   auto const [fewest, most] = std::minmax_element(times.begin(), times.end());
   EXPECT_GE(*fewest, kSteps * (0.010 - 0.0035));
   EXPECT_LE(*most, kSteps * (0.010 + 0.0035));
+}
+
+/// A gradient whose sampled elements are all `sampled`, so that the sample says nothing of the
+/// rest.
+std::vector<float> misleading_gradient(std::size_t num_elements, std::uint64_t k, float sampled) {
+  std::vector<float> gradient(num_elements);
+  for (std::size_t i = 0; i < num_elements; ++i) {
+    gradient[i] = static_cast<float>(mix64(i) % 65536 + 1) * 0x1p-17F;
+  }
+  std::uint64_t const num_samples = cpu::plan_topk(num_elements, k).num_samples;
+  for (std::uint64_t j = 0; j < num_samples; ++j) {
+    gradient[cpu::sample_position(j, num_elements, num_samples)] = sampled;
+  }
+  return gradient;
+}
+
+TEST_P(SelectionKernel, TopkIsExactWhereTheSampleMisleads) {
+  constexpr std::size_t kElements = 65536;
+  for (float const sampled : {1.0F, 0.0F}) {  // too few candidates, and too many
+    for (std::uint64_t const k : {100U, 6000U}) {
+      auto const gradient = misleading_gradient(kElements, k, sampled);
+      std::vector<std::uint32_t> expected(k);
+      ref::choose_topk<float>(gradient, expected);
+
+      Piece const piece = topk_of(gradient, k);
+
+      ASSERT_EQ(piece.indices, expected);
+      auto rest = gradient;
+      for (std::size_t j = 0; j < k; ++j) {
+        ASSERT_EQ(piece.values[j], gradient[expected[j]]);
+        rest[expected[j]] = 0.0F;
+      }
+      ASSERT_EQ(piece.residual, rest);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SelectionKernel, ::testing::Values(Backend::ref, Backend::cpu),
