@@ -15,6 +15,7 @@
 
 #include "bindings/cli/build_info.hpp"
 #include "bindings/cli/commands.hpp"
+#include "core/log.hpp"
 #include "core/plugin_text.hpp"
 #include "core/simd_target.hpp"
 
@@ -127,6 +128,7 @@ int run(int argc, char** argv) {
   add_encode(app, encode);
   add_decode(app, decode);
   try {
+    log(LogLevel::version, "INIT", "gradsieve %s, %s", kVersion, kCompiler);
     check_simd_environment();
     check_subcommand(app, argc, argv);
     app.parse(argc, argv);

@@ -121,6 +121,34 @@ class InfoAndList(Command):
         self.assertRegex(self.ok("--version"), r"gradsieve \d+\.\d+\.\d+")
 
 
+class Log(Command):
+    def said(self, **environment):
+        return self.run_command("info", environment=environment).stderr
+
+    def test_it_is_silent_unless_asked(self):
+        self.assertEqual(self.said(), "")
+        self.assertEqual(self.said(GRADSIEVE_DEBUG="", GRADSIEVE_DEBUG_FILE=str(self.folder / "log")), "")
+        self.assertEqual(self.leftovers(), [])
+
+    def test_a_line_names_host_process_thread_and_level(self):
+        self.assertRegex(self.said(GRADSIEVE_DEBUG="VERSION"), r"\A[^:\s]+:\d+:\d+ GRADSIEVE VERSION gradsieve \d.*\n\Z")
+
+    def test_higher_levels_include_lower_ones(self):
+        for level in ("warn", "INFO", "TRACE"):
+            self.assertIn("VERSION", self.said(GRADSIEVE_DEBUG=level))
+
+    def test_subsystems_are_chosen_or_left_out(self):
+        for subsystems, is_said in (("INIT", True), ("COMM,INIT", True), ("COMM", False), ("^INIT", False), ("^COMM", True)):
+            said = self.said(GRADSIEVE_DEBUG="INFO", GRADSIEVE_DEBUG_SUBSYS=subsystems)
+            self.assertEqual("VERSION" in said, is_said, subsystems)
+
+    def test_a_file_of_each_process_may_take_the_lines(self):
+        self.assertEqual(self.said(GRADSIEVE_DEBUG="INFO", GRADSIEVE_DEBUG_FILE=str(self.folder / "log.%h.%p")), "")
+        (name,) = self.leftovers()
+        self.assertRegex(name, r"\Alog\.[^%]+\.\d+\Z")
+        self.assertIn("GRADSIEVE VERSION", (self.folder / name).read_text())
+
+
 class RoundTrips(Command):
     def test_none_is_bit_exact(self):
         values = gradient(1000)
