@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transports around another one: that count, that lose messages, that mix up bytes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "gradsieve/transport.hpp"
+
+namespace gradsieve::testing {
+
+/// Passes everything on.
+class ForwardingTransport : public Transport {
+ public:
+  explicit ForwardingTransport(Transport& inner) : inner_(inner) {}
+
+  [[nodiscard]] int rank() const noexcept override { return inner_.rank(); }
+  [[nodiscard]] int world_size() const noexcept override { return inner_.world_size(); }
+  [[nodiscard]] TransportTraits traits() const noexcept override { return inner_.traits(); }
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    return inner_.send(channel, peer, tag, bytes, request);
+  }
+  Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes,
+                 Request& request) noexcept override {
+    return inner_.receive(channel, peer, tag, bytes, request);
+  }
+  Status wait(Request& request, Deadline deadline) noexcept override {
+    return inner_.wait(request, deadline);
+  }
+  void abort() noexcept override { inner_.abort(); }
+  [[nodiscard]] TransportCounters counters() const noexcept override { return inner_.counters(); }
+
+ protected:
+  Transport& inner_;
+};
+
+/// Counts per channel what is handed to send().
+class CountingTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    auto const index = static_cast<std::size_t>(channel);
+    bytes_[index] += bytes.size();
+    ++messages_[index];
+    return inner_.send(channel, peer, tag, bytes, request);
+  }
+  [[nodiscard]] std::uint64_t bytes(Channel channel) const {
+    return bytes_[static_cast<std::size_t>(channel)];
+  }
+  [[nodiscard]] std::uint64_t messages(Channel channel) const {
+    return messages_[static_cast<std::size_t>(channel)];
+  }
+
+ private:
+  std::array<std::atomic<std::uint64_t>, 2> bytes_ = {};
+  std::array<std::atomic<std::uint64_t>, 2> messages_ = {};
+};
+
+/// Loses what this rank sends on a channel to the peers that `lost` names, while it is armed.
+class LossyTransport final : public ForwardingTransport {
+ public:
+  LossyTransport(Transport& inner, Channel channel, std::function<bool(int peer)> lost)
+      : ForwardingTransport(inner), channel_(channel), lost_(std::move(lost)) {}
+
+  void arm(bool armed) { armed_ = armed; }
+
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    if (armed_ && channel == channel_ && lost_(peer)) {
+      request.num_bytes = bytes.size();
+      request.status = {};
+      request.done = true;
+      return {};
+    }
+    return inner_.send(channel, peer, tag, bytes, request);
+  }
+  Status wait(Request& request, Deadline deadline) noexcept override {
+    return request.done ? request.status : inner_.wait(request, deadline);
+  }
+
+ private:
+  Channel channel_;
+  std::function<bool(int)> lost_;
+  std::atomic<bool> armed_{false};
+};
+
+/// Changes received data behind the header: what a faulty gather would do.
+class MutatedTransport final : public ForwardingTransport {
+ public:
+  using Mutation = std::function<void(Bytes received)>;
+  MutatedTransport(Transport& inner, Mutation mutation)
+      : ForwardingTransport(inner), mutation_(std::move(mutation)) {}
+
+  void arm(bool armed) { armed_ = armed; }
+
+  Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes,
+                 Request& request) noexcept override {
+    if (channel == Channel::data) {
+      for (auto& [known, target] : targets_) {
+        if (known == nullptr || known == &request) {
+          known = &request;
+          target = bytes;
+          break;
+        }
+      }
+    }
+    return inner_.receive(channel, peer, tag, bytes, request);
+  }
+  Status wait(Request& request, Deadline deadline) noexcept override {
+    Status const status = inner_.wait(request, deadline);
+    for (auto& [known, target] : targets_) {
+      if (known != &request) continue;
+      known = nullptr;
+      if (armed_ && status.ok())
+        mutation_(target.first(static_cast<std::size_t>(request.num_bytes)));
+    }
+    return status;
+  }
+
+ private:
+  Mutation mutation_;
+  std::atomic<bool> armed_{false};
+  std::array<std::pair<Request*, Bytes>, 64> targets_ = {};
+};
+
+}  // namespace gradsieve::testing
