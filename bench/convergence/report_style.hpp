@@ -43,7 +43,7 @@ td { text-align: right; border-top: 1px solid var(--rule); }
 th:first-child, td:first-child { text-align: left; padding-left: 18px; }
 th:last-child, td:last-child { padding-right: 18px; }
 tr.model th { padding-top: 14px; padding-bottom: 6px; text-align: left; color: var(--ink); font-size: 13.5px; font-weight: 650; border-top: 1px solid var(--rule); }
-td.spec { max-width: 420px; white-space: normal; }
+td.spec { min-width: 372px; white-space: normal; }
 small { color: var(--muted); font-size: 0.86em; }
 td small { display: block; line-height: 1.25; }
 .swatch { display: inline-block; width: 11px; height: 11px; margin-right: 9px; border-radius: 3px; background: currentColor; }
@@ -82,7 +82,7 @@ rect.part2 { fill: currentColor; }
 .key.part1 { opacity: 0.55; }
 .s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); } .s3 { color: var(--s3); }
 .s4 { color: var(--s4); } .s5 { color: var(--s5); } .s6 { color: var(--s6); } .s7 { color: var(--s7); }
-@media (max-width: 640px) { main { padding: 24px 14px 48px; } h1 { font-size: 24px; } svg text, svg .axis-label { font-size: 13.5px; } }
+@media (max-width: 640px) { td.spec { min-width: 210px; } main { padding: 24px 14px 48px; } h1 { font-size: 24px; } svg text, svg .axis-label { font-size: 13.5px; } }
 @media print { body { background: #fff; } figure, .scroll { break-inside: avoid; } }
 )css";
 
