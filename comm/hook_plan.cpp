@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::size_t kMaxPieces = 65535;  // num_pieces is 16 bits on the wire
 
-std::string tensor_text(TensorDesc const& tensor) {
-  return tensor.name + " [" + std::to_string(tensor.num_elements) + "] " +
-         std::string(dtype_name(tensor.dtype));
-}
-
 [[noreturn]] void refuse_plan(std::string const& message) {
   throw Error(Code::invalid_argument, "plan: " + message);
 }
@@ -41,6 +36,10 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
   }
   if (!(options.predivide > 0.0)) {
     throw Error(Code::invalid_argument, "HookOptions::predivide must be a positive number");
+  }
+  if (options.backend == Backend::cuda) {
+    throw Error(Code::not_built,
+                "HookOptions::backend is cuda, which this build does not have; it has: ref, cpu");
   }
   if (options.vote_deadline <= options.exchange_deadline) {
     throw Error(Code::invalid_argument,
@@ -143,11 +142,9 @@ void Hook::Impl::agree_on_plan() {
     rules += (i > 0 ? ", " : "") + options.rules[i].match + " = " + chains[i]->text;
     rules_hash.add(std::string_view(options.rules[i].match)).add(std::string_view(chains[i]->text));
   }
-  std::string const choices = std::string(options.op == ReduceOp::mean ? "mean" : "sum") +
-                              ", predivide " + std::to_string(options.predivide) + ", rollback " +
-                              (options.rollback == Rollback::merge ? "merge" : "exact") +
-                              ", on_nonfinite " +
-                              std::to_string(static_cast<int>(options.on_nonfinite));
+  auto const choice = [](char const* name, auto value, std::string text) -> HandshakeField {
+    return {name, PlanHash().add(value).value(), std::move(text)};
+  };
   PlanHash layout;
   std::string layout_text;
   for (BucketDesc const& bucket : buckets) {
@@ -162,22 +159,30 @@ void Hook::Impl::agree_on_plan() {
       {"version", PayloadHeader::kVersion, std::to_string(PayloadHeader::kVersion)},
       {"spec", rules_hash.value(), rules},
       {"seed", options.seed, std::to_string(options.seed)},
-      {"options", PlanHash().add(std::string_view(choices)).value(), choices},
+      choice("op", options.op, options.op == ReduceOp::mean ? "mean" : "sum"),
+      choice("predivide", options.predivide, std::to_string(options.predivide)),
+      choice("rollback", options.rollback, options.rollback == Rollback::merge ? "merge" : "exact"),
+      choice("on_nonfinite", options.on_nonfinite,
+             options.on_nonfinite == OnNonFinite::propagate ? "propagate"
+             : options.on_nonfinite == OnNonFinite::skip    ? "skip"
+                                                            : "error"),
       {"epoch", options.epoch, std::to_string(options.epoch)},
       {"history", history, std::to_string(history)},
   };
-  std::vector<std::string> texts;
-  for (PlannedTensor const& tensor : tensors) texts.push_back(tensor_text(tensor.desc));
+  std::vector<TensorDesc> descs;
   PlanHash model;
   for (HandshakeField const& field : fields) model.add(field.hash);
-  for (std::string const& text : texts) model.add(std::string_view(text));
+  for (PlannedTensor const& tensor : tensors) {
+    descs.push_back(tensor.desc);
+    model.add(tensor_hash(tensor.desc));
+  }
   model_hash = model.add(layout.value()).value();
 
   Failure failure;
-  control.deadline = Clock::now() + options.vote_deadline;
+  control.deadline = Clock::now() + options.exchange_deadline;
   control.tag = 0x0f000000u;
   try {
-    handshake(control, fields, texts, failure);
+    handshake(control, fields, descs, failure);
     HandshakeField const bucket_field[] = {{"buckets", layout.value(), layout_text}};
     handshake(control, bucket_field, {}, failure);
   } catch (Error const& error) {
@@ -222,7 +227,7 @@ void Hook::Impl::decide_exchange(Parcel& parcel, Chain const& chain) {
   double compressed = 0.0;
   double dense = 0.0;
   for (Lane const& lane : parcel.lanes) {
-    std::size_t const capacity = compressor.round(last, lane.info).capacity_bytes;
+    std::size_t const capacity = compressor.settled_bytes(last, lane.info);
     compressed +=
         others * static_cast<double>(capacity > kConstantBytes ? capacity - kConstantBytes : 0);
     dense += 2.0 * others / transport->world_size() * static_cast<double>(lane.info.num_elements) *
@@ -357,7 +362,7 @@ void Hook::Impl::lay_rounds(Parcel& parcel) {
       }
       std::size_t const capacity =
           round.exchange == ExchangeKind::sum ? sum_bytes : wire::payload_capacity(capacities);
-      round.capacity_bytes = std::max(round.capacity_bytes, capacity);
+      round.capacity_bytes = std::max(round.capacity_bytes, wire::aligned(capacity));
     }
     if (sharded) round.owned = round.letters[static_cast<std::size_t>(transport->rank())];
     parcel.rounds.push_back(std::move(round));

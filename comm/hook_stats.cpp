@@ -2,6 +2,7 @@
 // What ran and what it cost: counters for people and tools.
 #include <cmath>
 #include <ostream>
+#include <string>
 
 #include "comm/hook_impl.hpp"
 
@@ -80,6 +81,17 @@ double share_of(PlannedTensor const& tensor, Parcel const& parcel) {
                                         static_cast<double>(parcel.num_elements);
 }
 
+std::string first_names(std::vector<PlannedTensor> const& tensors, std::uint32_t parcel) {
+  constexpr int kShown = 4;
+  std::string names;
+  int count = 0;
+  for (PlannedTensor const& tensor : tensors) {
+    if (tensor.parcel != parcel) continue;
+    if (++count <= kShown) names += (names.empty() ? "" : ", ") + tensor.desc.name;
+  }
+  return count > kShown ? names + ", … " + std::to_string(count - kShown) + " more" : names;
+}
+
 }  // namespace
 
 std::vector<Stats> Hook::tensor_stats() const {
@@ -133,9 +145,10 @@ void Hook::describe(std::ostream& out) const {
       << impl_->buckets.size() << " buckets\n";
   for (Parcel const& parcel : impl_->parcels) {
     out << "  bucket " << parcel.bucket << ": " << parcel.num_elements << " x "
-        << dtype_name(parcel.dtype) << " in " << parcel.lanes.size() << " lanes, "
-        << parcel.chain->text << ", " << exchange_name(parcel, world_size) << ", at most "
-        << parcel.rounds.back().capacity_bytes << " bytes a payload";
+        << dtype_name(parcel.dtype) << " in " << parcel.lanes.size() << " lanes ("
+        << first_names(impl_->tensors, parcel.index) << "), " << parcel.chain->text << ", "
+        << exchange_name(parcel, world_size) << ", at most " << parcel.rounds.back().capacity_bytes
+        << " bytes a payload";
     if (!parcel.stand_aside.empty()) out << "; dense because " << parcel.stand_aside;
     out << '\n';
   }

@@ -108,35 +108,61 @@ std::size_t first_different(std::span<std::uint64_t const> words) {
   throw Error(Code::mismatch, failure.message);
 }
 
+std::string tensor_text(TensorDesc const& tensor) {
+  return tensor.name + " [" + std::to_string(tensor.num_elements) + "] " +
+         std::string(dtype_name(tensor.dtype));
+}
+
+// All ranks have seen that their tensors differ, so all of them ask for the same parts in turn.
+[[noreturn]] void find_tensor_mismatch(Conversation& talk, std::span<TensorDesc const> tensors,
+                                       Failure& failure) {
+  std::span<std::uint64_t const> const counts = talk.gather(tensors.size());
+  std::size_t const odd_rank = first_different(counts);
+  std::size_t const shared = *std::min_element(counts.begin(), counts.end());
+  for (std::size_t i = 0; i < shared; ++i) {
+    TensorDesc const& tensor = tensors[i];
+    HandshakeField const parts[] = {
+        {"name", PlanHash().add(std::string_view(tensor.name)).value(), ""},
+        {"num_elements", tensor.num_elements, ""},
+        {"dtype", static_cast<std::uint64_t>(tensor.dtype), ""},
+        {"num_rows", tensor.num_rows, ""},
+    };
+    for (HandshakeField const& part : parts) {
+      std::size_t const rank = first_different(talk.gather(part.hash));
+      if (rank == talk.world_size()) continue;
+      throw_mismatch(failure, rank, part.name, tensor.name, talk.gather_text(tensor_text(tensor)));
+    }
+  }
+  std::string const text = std::to_string(tensors.size()) + " tensors" +
+                           (tensors.empty() ? "" : ", the last is " + tensor_text(tensors.back()));
+  throw_mismatch(failure, odd_rank, "tensors", "", talk.gather_text(text));
+}
+
 }  // namespace
 
+std::uint64_t tensor_hash(TensorDesc const& tensor) noexcept {
+  return PlanHash()
+      .add(std::string_view(tensor.name))
+      .add(tensor.num_elements)
+      .add(tensor.dtype)
+      .add(tensor.num_rows)
+      .value();
+}
+
 void handshake(exchange::ExchangeContext& context, std::span<HandshakeField const> fields,
-               std::span<std::string const> tensors, Failure& failure) {
+               std::span<TensorDesc const> tensors, Failure& failure) {
   PlanHash hash;
   for (HandshakeField const& field : fields) hash.add(field.hash);
-  for (std::string const& tensor : tensors) hash.add(std::string_view(tensor));
+  for (TensorDesc const& tensor : tensors) hash.add(tensor_hash(tensor));
   Conversation talk(context);
   if (first_different(talk.gather(hash.value())) == talk.world_size()) return;
 
-  // Every rank has seen that something differs, so all of them go through the same questions.
   for (HandshakeField const& field : fields) {
     std::size_t const rank = first_different(talk.gather(field.hash));
     if (rank < talk.world_size())
       throw_mismatch(failure, rank, field.name, "", talk.gather_text(field.own_value));
   }
-  std::span<std::uint64_t const> const counts = talk.gather(tensors.size());
-  std::size_t const shared = *std::min_element(counts.begin(), counts.end());
-  for (std::size_t i = 0; i <= shared; ++i) {
-    std::string const text = i < tensors.size() ? tensors[i] : "(no more tensors)";
-    std::size_t const rank =
-        first_different(talk.gather(PlanHash().add(std::string_view(text)).value()));
-    if (rank == talk.world_size()) continue;
-    std::vector<std::string> const texts = talk.gather_text(text);
-    std::string const& own = texts[talk.own_rank()];
-    throw_mismatch(failure, rank, "tensor " + std::to_string(i), own.substr(0, own.find(' ')),
-                   texts);
-  }
-  throw Error(Code::internal, "plan: hashes differ but no field does");
+  find_tensor_mismatch(talk, tensors, failure);
 }
 
 }  // namespace gradsieve

@@ -34,10 +34,12 @@ struct HandshakeField {
   std::string own_value;  ///< for the message: "topk(density=0.01) | …"
 };
 
-/// Compares all fields on all ranks. `tensors` describes each planned tensor, in order.
+[[nodiscard]] std::uint64_t tensor_hash(TensorDesc const& tensor) noexcept;
+
+/// Compares all fields and the planned tensors, in order, on all ranks.
 /// Throws Error(mismatch) naming the rank, the field and both values, on every rank; Error(timeout)
 /// naming a rank that did not answer. Fills `failure` before throwing.
 void handshake(exchange::ExchangeContext& context, std::span<HandshakeField const> fields,
-               std::span<std::string const> tensors, Failure& failure);
+               std::span<TensorDesc const> tensors, Failure& failure);
 
 }  // namespace gradsieve

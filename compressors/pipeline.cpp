@@ -63,6 +63,11 @@ RoundInfo Pipeline::round(int index, TensorInfo const& piece) const noexcept {
   return {.capacity_bytes = bytes_ != nullptr && raw > 0 ? bytes_->bound(raw) : raw};
 }
 
+std::size_t Pipeline::settled_bytes(int index, TensorInfo const& piece) const noexcept {
+  if (sparsifier_ == nullptr || index < values_round()) return round(index, piece).capacity_bytes;
+  return raw_bytes(piece, sparsifier_->settled_indices(piece));
+}
+
 std::vector<SlotInfo> Pipeline::slots(TensorInfo const& piece) const {
   return sparsifier_ == nullptr ? std::vector<SlotInfo>{} : sparsifier_->slots(piece);
 }
@@ -106,13 +111,17 @@ std::size_t Pipeline::value_bytes(TensorInfo const& piece, std::uint64_t count) 
 
 /// Of the body in front of the byte stage.
 std::size_t Pipeline::raw_capacity(TensorInfo const& piece) const noexcept {
+  if (sparsifier_ != nullptr) return raw_bytes(piece, sparsifier_->capacity_indices(piece));
+  return piece.num_elements == 0 ? 0 : values_->round(0, piece).capacity_bytes;
+}
+
+std::size_t Pipeline::raw_bytes(TensorInfo const& piece, std::uint64_t num_indices) const noexcept {
   if (piece.num_elements == 0) return 0;
-  if (sparsifier_ == nullptr) return values_->round(0, piece).capacity_bytes;
-  std::size_t const values = value_bytes(piece, capacity_values(piece));
+  std::size_t const values =
+      value_bytes(piece, std::min(piece.num_elements, num_indices * granularity()));
   if (sums_values_) return values;
   if (shared_) return SparseBody::bytes(values, 0);
-  return SparseBody::bytes(values,
-                           index_->bound(universe(piece), sparsifier_->capacity_indices(piece)));
+  return SparseBody::bytes(values, index_->bound(universe(piece), num_indices));
 }
 
 // --- calls from outside --------------------------------------------------------------------------

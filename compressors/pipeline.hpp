@@ -45,6 +45,8 @@ class Pipeline final : public Compressor {
   [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::vector<SlotInfo> slots(TensorInfo const& piece) const override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::size_t settled_bytes(int index,
+                                          TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t sum_bytes(int index, TensorInfo const& piece,
                                       std::uint64_t step) const noexcept override;
 
@@ -92,6 +94,8 @@ class Pipeline final : public Compressor {
   [[nodiscard]] std::size_t value_bytes(TensorInfo const& piece,
                                         std::uint64_t count) const noexcept;
   [[nodiscard]] std::size_t raw_capacity(TensorInfo const& piece) const noexcept;
+  [[nodiscard]] std::size_t raw_bytes(TensorInfo const& piece,
+                                      std::uint64_t num_indices) const noexcept;
 
   std::unique_ptr<Sparsifier> sparsifier_;
   std::unique_ptr<Compressor> values_;

@@ -49,6 +49,10 @@ std::uint64_t BlocktopkSparsifier::capacity_indices(TensorInfo const& piece) con
   return density_.max_count(num_blocks(piece));
 }
 
+std::uint64_t BlocktopkSparsifier::settled_indices(TensorInfo const& piece) const noexcept {
+  return density_.settled_count(num_blocks(piece));
+}
+
 std::size_t BlocktopkSparsifier::workspace_bytes(TensorInfo const& piece) const noexcept {
   return kernels::block_topk_workspace_bytes(piece.num_elements, block_elements_,
                                              capacity_indices(piece));

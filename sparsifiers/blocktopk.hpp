@@ -24,6 +24,7 @@ class BlocktopkSparsifier final : public Sparsifier {
 
   [[nodiscard]] Claims claims() const noexcept override;
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t settled_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t granularity() const noexcept override { return block_elements_; }
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const& piece) const noexcept override;
 

@@ -26,6 +26,10 @@ class DensityRamp {
   [[nodiscard]] std::uint64_t count(std::uint64_t num_elements, std::uint64_t step) const noexcept;
   /// Over all steps: what buffers are made for.
   [[nodiscard]] std::uint64_t max_count(std::uint64_t num_elements) const noexcept;
+  /// After the warm-up.
+  [[nodiscard]] std::uint64_t settled_count(std::uint64_t num_elements) const noexcept {
+    return count_of(density_, num_elements);
+  }
   /// k/n is never below this: rounding to the nearest count loses at most a third of density·n.
   [[nodiscard]] double least_fraction() const noexcept;
 

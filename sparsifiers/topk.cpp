@@ -17,6 +17,10 @@ std::uint64_t TopkSparsifier::capacity_indices(TensorInfo const& piece) const no
   return density_.max_count(piece.num_elements);
 }
 
+std::uint64_t TopkSparsifier::settled_indices(TensorInfo const& piece) const noexcept {
+  return density_.settled_count(piece.num_elements);
+}
+
 std::size_t TopkSparsifier::workspace_bytes(TensorInfo const& piece) const noexcept {
   return kernels::topk_workspace_bytes(piece.num_elements, capacity_indices(piece));
 }

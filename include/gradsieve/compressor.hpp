@@ -75,6 +75,11 @@ class Compressor {
   }
   /// Pieces of a shard_sum are cut at multiples of this.
   [[nodiscard]] virtual std::uint64_t block_elements() const noexcept { return 1; }
+  /// Bytes of a body at most once density ramps are over: what exchange=auto compares with dense.
+  [[nodiscard]] virtual std::size_t settled_bytes(int index,
+                                                  TensorInfo const& piece) const noexcept {
+    return round(index, piece).capacity_bytes;
+  }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
   [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece,
                                               std::uint64_t step) const noexcept {

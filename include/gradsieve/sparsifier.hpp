@@ -21,6 +21,10 @@ class Sparsifier {
   [[nodiscard]] virtual Claims claims() const noexcept = 0;
   /// Most indices that a selection from this piece can hold, over all steps.
   [[nodiscard]] virtual std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept = 0;
+  /// The same once a density ramp is over.
+  [[nodiscard]] virtual std::uint64_t settled_indices(TensorInfo const& piece) const noexcept {
+    return capacity_indices(piece);
+  }
   /// Elements that one index stands for.
   [[nodiscard]] virtual std::uint64_t granularity() const noexcept { return 1; }
   [[nodiscard]] virtual std::vector<SlotInfo> slots(TensorInfo const&) const { return {}; }
