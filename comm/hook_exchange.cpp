@@ -72,16 +72,22 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
                            TensorView(r.sum.data(), count, r.sum_dtype)));
 
   auto const lane = [&](std::size_t i) -> double {
-    std::byte const* const at = r.sum.data() + letter.length - (StatusLanes::kCount - i) * width;
+    std::byte const* const at = r.sum.data() + letter.length - (kNumLanes - i) * width;
     return r.sum_dtype == DType::f64 ? wire::load<double>(at)
                                      : static_cast<double>(wire::load<float>(at));
   };
-  if (lane(0) != 0.0) {
-    context.blamed_rank = lane(0) == 1.0 ? static_cast<int>(lane(1)) : -1;
+  auto const only_rank = [&](StatusLane count, StatusLane ranks) {
+    return lane(count) == 1.0 ? static_cast<int>(lane(ranks)) : -1;
+  };
+  if (lane(kLaneFailed) != 0.0) {
+    context.blamed_rank = only_rank(kLaneFailed, kLaneFailedRanks);
     return {Code::peer_failed, "a rank reports that it failed"};
   }
-  if (lane(2) != 0.0) parcel.found_nonfinite = true;
-  if (lane(3) != static_cast<double>(history & 0xfff) * transport->world_size()) {
+  if (lane(kLaneNonFinite) != 0.0) {
+    parcel.found_nonfinite = true;
+    parcel.nonfinite_rank = only_rank(kLaneNonFinite, kLaneNonFiniteRanks);
+  }
+  if (lane(kLaneHistory) != static_cast<double>(history & 0xfff) * transport->world_size()) {
     return {Code::mismatch, "ranks disagree on which steps were committed or refused"};
   }
   if (!parcel.status.ok() || round < parcel.last_round()) return {};

@@ -354,7 +354,7 @@ void Hook::Impl::lay_rounds(Parcel& parcel) {
     }
     for (Letter& letter : round.letters) {
       std::vector<std::size_t> capacities;
-      std::size_t sum_bytes = StatusLanes::kCount * size_of(round.sum_dtype);
+      std::size_t sum_bytes = kNumLanes * size_of(round.sum_dtype);
       for (Piece& piece : letter.pieces) {
         piece.capacity_bytes = compressor.round(index, piece.info).capacity_bytes;
         capacities.push_back(piece.capacity_bytes);

@@ -256,10 +256,12 @@ void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Sta
     for (Piece const& piece : letter.pieces)
       num_bytes += parcel.compressor().sum_bytes(round, piece.info, step);
     if (!status.ok()) std::memset(letter.storage.data(), 0, num_bytes);
-    double const lanes[StatusLanes::kCount] = {
-        status.ok() ? 0.0 : 1.0, status.ok() ? 0.0 : transport->rank(), flags != 0 ? 1.0 : 0.0,
-        static_cast<double>(history & 0xfff)};
-    for (std::size_t i = 0; i < StatusLanes::kCount; ++i) {
+    double const own = transport->rank();
+    bool const failed = !status.ok();
+    bool const nonfinite = flags != 0;
+    double const lanes[kNumLanes] = {failed ? 1.0 : 0.0, failed ? own : 0.0, nonfinite ? 1.0 : 0.0,
+                                     nonfinite ? own : 0.0, static_cast<double>(history & 0xfff)};
+    for (std::size_t i = 0; i < kNumLanes; ++i) {
       if (r.sum_dtype == DType::f64) {
         wire::store(letter.storage.data() + num_bytes + i * sizeof(double), lanes[i]);
       } else {
@@ -267,7 +269,7 @@ void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Sta
                     static_cast<float>(lanes[i]));
       }
     }
-    letter.length = num_bytes + StatusLanes::kCount * size_of(r.sum_dtype);
+    letter.length = num_bytes + kNumLanes * size_of(r.sum_dtype);
     return;
   }
   PayloadHeader header;

@@ -126,13 +126,15 @@ struct Parcel {
   [[nodiscard]] int last_round() const noexcept { return static_cast<int>(rounds.size()) - 1; }
 };
 
-/// Status lanes behind the array of a sum round: agreement without a header.
-struct StatusLanes {
-  static constexpr std::size_t kCount = 4;
-  double num_failed = 0;     ///< ranks that failed
-  double failed_ranks = 0;   ///< sum of their numbers: the number itself if it is one
-  double num_nonfinite = 0;  ///< ranks that saw a non-finite element
-  double history = 0;  ///< low bits of the agreed history; the sum is world_size times this rank's
+/// Status lanes behind the array of a sum round, added like everything else: agreement without a
+/// header. A sum of rank numbers is the number itself if only one rank has something to say.
+enum StatusLane : std::size_t {
+  kLaneFailed,          ///< ranks that failed
+  kLaneFailedRanks,     ///< sum of their numbers
+  kLaneNonFinite,       ///< ranks that saw a non-finite element
+  kLaneNonFiniteRanks,  ///< sum of their numbers
+  kLaneHistory,         ///< low bits of the agreed history: world_size times this rank's own
+  kNumLanes,
 };
 
 }  // namespace gradsieve

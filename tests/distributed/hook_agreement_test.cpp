@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 6: disagreement is an error that names rank and field on every rank, and not a hang.
+#include <barrier>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <barrier>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -18,8 +18,8 @@ constexpr auto kDeadline = std::chrono::seconds(5);
 
 struct Disagreement {
   std::string name;
-  std::string field;  ///< that Failure::field and the sentence have to name
-  std::string tensor; ///< that differs, if it is one tensor
+  std::string field;   ///< that Failure::field and the sentence have to name
+  std::string tensor;  ///< that differs, if it is one tensor
   std::function<void(HookOptions&, Layout&)> change;
 };
 void PrintTo(Disagreement const& d, std::ostream* out) { *out << d.name; }
@@ -80,26 +80,40 @@ TEST_P(HookAgreement, ASecondPlanThatAgreesSucceeds) {
 INSTANTIATE_TEST_SUITE_P(
     Ranks, HookAgreement,
     ::testing::Values(
-        Disagreement{"Spec", "spec", "", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=0.02) | int8 ; feedback=residual"; }},
+        Disagreement{"Spec", "spec", "",
+                     [](HookOptions& o, Layout&) {
+                       o.rules[0].spec = "topk(density=0.02) | int8 ; feedback=residual";
+                     }},
         Disagreement{"OneRule", "spec", "t1",
-                     [](HookOptions& o, Layout&) { o.rules.insert(o.rules.begin(), {.match = "t1", .spec = "none"}); }},
+                     [](HookOptions& o, Layout&) {
+                       o.rules.insert(o.rules.begin(), {.match = "t1", .spec = "none"});
+                     }},
         Disagreement{"Seed", "seed", "", [](HookOptions& o, Layout&) { o.seed += 1; }},
         Disagreement{"Epoch", "epoch", "", [](HookOptions& o, Layout&) { o.epoch += 1; }},
         Disagreement{"Op", "op", "", [](HookOptions& o, Layout&) { o.op = ReduceOp::sum; }},
-        Disagreement{"Rollback", "rollback", "", [](HookOptions& o, Layout&) { o.rollback = Rollback::exact; }},
-        Disagreement{"OnNonFinite", "on_nonfinite", "", [](HookOptions& o, Layout&) { o.on_nonfinite = OnNonFinite::skip; }},
-        Disagreement{"C48Length", "num_elements", "t1", [](HookOptions&, Layout& l) { l.tensors[1].num_elements = 4094; }},
+        Disagreement{"Rollback", "rollback", "",
+                     [](HookOptions& o, Layout&) { o.rollback = Rollback::exact; }},
+        Disagreement{"OnNonFinite", "on_nonfinite", "",
+                     [](HookOptions& o, Layout&) { o.on_nonfinite = OnNonFinite::skip; }},
+        Disagreement{"C48Length", "num_elements", "t1",
+                     [](HookOptions&, Layout& l) { l.tensors[1].num_elements = 4094; }},
         Disagreement{"C48DtypeOfEqualByteSize", "dtype", "t1",
                      [](HookOptions&, Layout& l) { l.tensors[1].dtype = DType::bf16; }},
         Disagreement{"C49Name", "name", "renamed",
-                     [](HookOptions&, Layout& l) { l.tensors[2].name = "renamed"; l.buckets[2].tensors[0] = "renamed"; }},
+                     [](HookOptions&, Layout& l) {
+                       l.tensors[2].name = "renamed";
+                       l.buckets[2].tensors[0] = "renamed";
+                     }},
         Disagreement{"OneTensorMore", "tensors", "",
                      [](HookOptions&, Layout& l) {
                        l.tensors.push_back({.name = "t3", .num_elements = 5});
                        l.buckets.push_back({{"t3"}});
                      }},
-        Disagreement{"Buckets", "buckets", "", [](HookOptions&, Layout& l) { l.buckets = {{{"t0", "t1", "t2"}}}; }},
-        Disagreement{"OrderOfTensors", "", "",
+        Disagreement{"Buckets", "buckets", "",
+                     [](HookOptions&, Layout& l) {
+                       l.buckets = {{{"t0", "t1", "t2"}}};
+                     }},
+        Disagreement{"OrderOfTensors", "name", "",
                      [](HookOptions&, Layout& l) {
                        std::swap(l.tensors[0], l.tensors[2]);
                        std::swap(l.buckets[0], l.buckets[2]);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 9 and cases C-82 to C-87: what is configured is what runs, and bytes are counted where
 // they are handed to the transport.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <sstream>
 
+#include <gtest/gtest.h>
+
 #include "gradsieve/exchange.hpp"
+
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/plugin_specs.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -55,13 +56,15 @@ TEST(Ratio, RatioC82SendsDenseWhenPairsWouldBeLarger) {
         values.push_back(static_cast<float>(1000 * transport.rank()) + static_cast<float>(i));
       }
       SparseResult result;
-      Status const status =
-          sparse_all_reduce(transport, {.num_elements = 1000, .indices = indices, .values = values}, 0.5F, result);
+      Status const status = sparse_all_reduce(
+          transport, {.num_elements = 1000, .indices = indices, .values = values}, 0.5F, result);
 
       ASSERT_TRUE(status.ok()) << status.message();
-      EXPECT_EQ(result.dense, num_nonzero > 500) << num_nonzero << " pairs of 8 bytes against 4000 bytes";
+      EXPECT_EQ(result.dense, num_nonzero > 500)
+          << num_nonzero << " pairs of 8 bytes against 4000 bytes";
       std::vector<float> dense(1000, 0.0F);
-      for (std::size_t i = 0; i < result.indices.size(); ++i) dense[result.indices[i]] = result.values[i];
+      for (std::size_t i = 0; i < result.indices.size(); ++i)
+        dense[result.indices[i]] = result.values[i];
       for (std::size_t i = 0; i < 1000; ++i) {
         float const zero = i < num_nonzero ? static_cast<float>(i) : 0.0F;
         float const one = i >= 1 && i <= num_nonzero ? 1000.0F + static_cast<float>(i - 1) : 0.0F;
@@ -74,20 +77,24 @@ TEST(Ratio, RatioC82SendsDenseWhenPairsWouldBeLarger) {
 TEST(Ratio, RatioC83CountsValuesIndicesScalesAndHeaders) {
   constexpr std::uint64_t kCount = 1'000'000;
   constexpr std::uint64_t kKept = 10'000;
-  // docs/wire_format.md: header, sparse header, int8 codes and scales, then Elias-Fano with 6 low bits.
+  // docs/wire_format.md: header, sparse header, int8 codes and scales, then Elias-Fano with 6 low
+  // bits.
   std::uint64_t const values = kKept + 4 * ((kKept + 255) / 256);
   std::uint64_t const low = kKept * 6 / 8;
   std::uint64_t const high = (kKept + ((kCount - 1) >> 6) + 1 + 7) / 8;
   std::uint64_t const expected = 64 + (32 + values + 15) / 16 * 16 + low + high;
   test::run_ranks(2, [&](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.01) | int8(block=256) ; feedback=residual ; exchange=gather"),
-                  one_bucket_each({kCount}));
+    HookRank rank(
+        transport,
+        options_for("topk(density=0.01) | int8(block=256) ; feedback=residual ; exchange=gather"),
+        one_bucket_each({kCount}));
     for (std::uint64_t step = 0; step < 2; ++step) rank.step(step);
     Stats const stats = rank.hook().tensor_stats()[0];
     EXPECT_EQ(stats.dense_bytes, 4 * kCount);
     EXPECT_EQ(stats.kept_elements, kKept);
     EXPECT_EQ(stats.wire_bytes, expected);
-    double const ratio = static_cast<double>(stats.dense_bytes) / static_cast<double>(stats.wire_bytes);
+    double const ratio =
+        static_cast<double>(stats.dense_bytes) / static_cast<double>(stats.wire_bytes);
     EXPECT_GT(ratio, 80.0);
     EXPECT_LT(ratio, 400.0) << "400 would be the values alone";
   });
@@ -112,7 +119,8 @@ TEST(Ratio, RatioC84HalvesTravelAsHalves) {
 
 TEST(Ratio, RatioC85OneRankListsItsTimesAndNoExchange) {
   test::run_ranks(1, [](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.01) | int8 ; feedback=residual"), one_bucket_each({200'000}));
+    HookRank rank(transport, options_for("topk(density=0.01) | int8 ; feedback=residual"),
+                  one_bucket_each({200'000}));
     for (std::uint64_t step = 0; step < 6; ++step) rank.step(step);
     Stats const stats = rank.hook().bucket_stats()[0];
     EXPECT_EQ(stats.exchange, "none");
@@ -139,11 +147,13 @@ TEST(Testing, TestingC86AMissingBackendIsAnErrorAtPlanTime) {
 
 TEST(Testing, TestingC86StatsTellTheAlgorithmThatRanAndItsBytes) {
   test::run_ranks(2, [](Transport& transport) {
-    HookOptions options = options_for("topk(density=0.01) | int8 ; feedback=residual ; dense_below=100");
+    HookOptions options =
+        options_for("topk(density=0.01) | int8 ; feedback=residual ; dense_below=100");
     options.rules.insert(options.rules.begin(), {.match = "*.bias", .spec = "none"});
     options.strict = true;
     Layout layout;
-    layout.tensors = {{.name = "fc.weight", .num_elements = 40000}, {.name = "fc.bias", .num_elements = 400},
+    layout.tensors = {{.name = "fc.weight", .num_elements = 40000},
+                      {.name = "fc.bias", .num_elements = 400},
                       {.name = "norm.weight", .num_elements = 64}};
     for (TensorDesc const& tensor : layout.tensors) layout.buckets.push_back({{tensor.name}});
     HookRank rank(transport, options, layout);
@@ -173,14 +183,17 @@ TEST(Testing, TestingC86StatsTellTheAlgorithmThatRanAndItsBytes) {
 TEST(Testing, TestingC87ASwapInTheTransportIsSeen) {
   auto const unique = [](int rank, std::uint64_t, std::string const&, std::uint64_t count) {
     std::vector<float> gradient(count);
-    for (std::size_t i = 0; i < count; ++i) gradient[i] = static_cast<float>(1000 * rank) + static_cast<float>(i);
+    for (std::size_t i = 0; i < count; ++i)
+      gradient[i] = static_cast<float>(1000 * rank) + static_cast<float>(i);
     return gradient;
   };
   auto const swap_two_elements = [](Bytes bytes) {
-    if (bytes.size() < 16) return;
-    std::swap_ranges(bytes.end() - 8, bytes.end() - 4, bytes.end() - 4);
+    // Among the values of each of the three: behind the header and the section sizes.
+    if (bytes.size() < 128) return;
+    std::swap_ranges(bytes.begin() + 112, bytes.begin() + 116, bytes.begin() + 116);
   };
-  for (char const* spec : {"none ; exchange=gather", "none ; exchange=all_reduce", "topk(density=1) ; exchange=gather"}) {
+  for (char const* spec : {"none ; exchange=gather", "none ; exchange=all_reduce",
+                           "topk(density=1) ; exchange=gather"}) {
     SCOPED_TRACE(spec);
     for (bool const armed : {false, true}) {
       test::run_ranks(2, [&](Transport& inner) {
@@ -190,7 +203,8 @@ TEST(Testing, TestingC87ASwapInTheTransportIsSeen) {
         HookRank::Attempt const attempt = rank.attempt(0, unique);
         transport.arm(false);
         bool is_right = attempt.result.committed;
-        for (std::size_t i = 0; i < 64; ++i) is_right = is_right && rank.bucket(0)[i] == 500.0F + static_cast<float>(i);
+        for (std::size_t i = 0; i < 64; ++i)
+          is_right = is_right && rank.bucket(0)[i] == 500.0F + static_cast<float>(i);
         EXPECT_EQ(is_right, !armed) << "rank " << transport.rank();
       });
     }
