@@ -76,8 +76,8 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
     return r.sum_dtype == DType::f64 ? wire::load<double>(at)
                                      : static_cast<double>(wire::load<float>(at));
   };
-  auto const only_rank = [&](StatusLane count, StatusLane ranks) {
-    return lane(count) == 1.0 ? static_cast<int>(lane(ranks)) : -1;
+  auto const only_rank = [&](StatusLane number, StatusLane ranks) {
+    return lane(number) == 1.0 ? static_cast<int>(lane(ranks)) : -1;
   };
   if (lane(kLaneFailed) != 0.0) {
     context.blamed_rank = only_rank(kLaneFailed, kLaneFailedRanks);

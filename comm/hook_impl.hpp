@@ -127,7 +127,8 @@ struct Hook::Impl : Layout {
   ThreadPool decode_threads;
   std::vector<Request> requests;
   std::vector<Request> control_requests;
-  std::unique_ptr<bool[]> gone;
+  std::unique_ptr<bool[]> gone;     ///< missed a deadline of this step's exchanges
+  std::unique_ptr<bool[]> unheard;  ///< the vote's own: a rank that was late may still vote
   std::unique_ptr<bool[]> heard;
   std::vector<std::uint64_t> words;
   std::vector<ConstBytes> letters_out;  ///< own[q] of an all_to_all

@@ -125,6 +125,7 @@ void Hook::Impl::agree_on_plan() {
   requests = std::vector<Request>(2 * world_size);
   control_requests = std::vector<Request>(2 * world_size);
   gone = std::make_unique<bool[]>(world_size);
+  unheard = std::make_unique<bool[]>(world_size);
   heard = std::make_unique<bool[]>(world_size);
   words.assign(world_size, 0);
   letters_out.assign(world_size, {});
@@ -133,6 +134,7 @@ void Hook::Impl::agree_on_plan() {
   data.requests = requests;
   data.gone = {gone.get(), world_size};
   control = data;
+  control.gone = {unheard.get(), world_size};
   control.requests = control_requests;
   control.channel = Channel::control;
 

@@ -73,6 +73,7 @@ StepResult Hook::Impl::finish() noexcept {
 
   // All ranks know of a non-finite gradient by now, so all vote against, and that is no failure.
   bool const ok = result.status.ok() && !result.found_nonfinite;
+  std::fill_n(unheard.get(), words.size(), false);
   control.transport = transport;
   control.deadline = Clock::now() + options.vote_deadline;
   control.tag = tag(num_sequences) | 0x10000000u;
@@ -149,11 +150,12 @@ Status Hook::Impl::recover(Transport& other) noexcept {
   }
   // Ranks may have counted the doubtful step differently; from here on they share one history.
   history = PlanHash(options.epoch).add(step).add(outcome).value();
-  if (&other != transport) {
-    settle();
-    transport = &other;
-    progress.reset();  // weights, shards and buffers follow the new group: plan() again
-  }
+  if (&other == transport) return {};
+  settle();
+  bool const same_place =
+      other.rank() == transport->rank() && other.world_size() == transport->world_size();
+  transport = &other;
+  if (!same_place) progress.reset();  // weights, shards and buffers are another group's: plan again
   return {};
 }
 

@@ -44,6 +44,10 @@ std::uint64_t CltkSparsifier::capacity_indices(TensorInfo const& piece) const no
   return density_.max_count(piece.num_elements);
 }
 
+std::uint64_t CltkSparsifier::settled_indices(TensorInfo const& piece) const noexcept {
+  return density_.settled_count(piece.num_elements);
+}
+
 std::vector<SlotInfo> CltkSparsifier::slots(TensorInfo const& piece) const {
   return {{.name = "cltk_set",
            .kind = SlotKind::replicated,

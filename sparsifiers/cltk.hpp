@@ -26,6 +26,7 @@ class CltkSparsifier final : public Sparsifier {
 
   [[nodiscard]] Claims claims() const noexcept override { return {.shared_indices = true}; }
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t settled_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::vector<SlotInfo> slots(TensorInfo const& piece) const override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] bool needs_agreement() const noexcept override { return true; }

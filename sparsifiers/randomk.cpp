@@ -24,6 +24,10 @@ std::uint64_t RandomkSparsifier::capacity_indices(TensorInfo const& piece) const
   return density_.max_count(piece.num_elements);
 }
 
+std::uint64_t RandomkSparsifier::settled_indices(TensorInfo const& piece) const noexcept {
+  return density_.settled_count(piece.num_elements);
+}
+
 // A held set keeps its size, so both follow from the step at which it was drawn.
 std::uint64_t RandomkSparsifier::num_shared(TensorInfo const& piece,
                                             std::uint64_t step) const noexcept {

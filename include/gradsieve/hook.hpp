@@ -142,7 +142,8 @@ class Hook {
   /// ranks.
   Status refuse() noexcept;
 
-  /// After Code::in_doubt: commits if any survivor committed, else rolls back.
+  /// After Code::in_doubt: commits if any survivor committed, else rolls back. With `transport`, if
+  /// it is another, the hook goes on; where rank or world size have changed, plan() comes first.
   Status recover(Transport& transport) noexcept;
 
   [[nodiscard]] Failure failure() const;

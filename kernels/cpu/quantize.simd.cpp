@@ -23,10 +23,10 @@ class RandomWindow {
   RandomWindow(RandomBitsKey const& key, std::uint64_t first_element)
       : key_(key), first_element_(first_element) {}
 
-  /// Numbers of the elements [begin, begin + count); makes `num_ahead` ≥ count of them if it has
-  /// to.
+  /// Numbers of the elements [begin, begin + count), which lie behind those of the last call; makes
+  /// `num_ahead` ≥ count of them if it has to.
   std::uint16_t const* of(std::uint64_t begin, std::uint64_t count, std::uint64_t num_ahead) {
-    if (begin < begin_ || begin + count > end_) fill(begin, num_ahead);
+    if (begin + count > end_) fill(begin, num_ahead);
     return numbers_ + skipped_ + (begin - begin_);
   }
 

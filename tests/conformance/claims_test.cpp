@@ -229,8 +229,11 @@ TEST_P(SharedIndicesClaim, AllRanksChooseTheSameElements) {
     std::vector<Floats> gradients;
     for (std::uint64_t rank = 0; rank < 4; ++rank) {
       Floats gradient = gradient_of(Shape::gaussian, count, 10 * step + rank + 1);
-      // Magnitudes from 1 to 3: no value codec makes a chosen one zero.
-      for (float& x : gradient) x = std::copysign(1.0F + 0.25F * std::abs(x), x);
+      // Magnitudes from 1 to 3, and an element keeps its sign, so that what waits only grows: no
+      // value codec makes a chosen one zero.
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = std::copysign(1.0F + 0.25F * std::abs(gradient[i]), i % 3 == 0 ? -1.0F : 1.0F);
+      }
       gradients.push_back(gradient);
     }
     std::vector<Floats> before;

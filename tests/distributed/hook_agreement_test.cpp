@@ -51,14 +51,20 @@ TEST_P(HookAgreement, IsAMismatchOnEveryRankWithinTheDeadline) {
       EXPECT_EQ(error.code(), Code::mismatch) << error.what();
       EXPECT_THAT(error.what(), HasSubstr(disagreement.field)) << "rank " << transport.rank();
       EXPECT_THAT(error.what(), HasSubstr("rank")) << "rank " << transport.rank();
-      if (transport.rank() != 1) EXPECT_THAT(error.what(), HasSubstr("rank 1"));
-      if (!disagreement.tensor.empty()) EXPECT_THAT(error.what(), HasSubstr(disagreement.tensor));
+      if (transport.rank() != 1) {
+        EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+      }
+      if (!disagreement.tensor.empty()) {
+        EXPECT_THAT(error.what(), HasSubstr(disagreement.tensor));
+      }
     }
     EXPECT_LT(Clock::now() - start, kDeadline + std::chrono::seconds(1));
     Failure const failure = hook.failure();
     EXPECT_EQ(failure.code, Code::mismatch);
     EXPECT_EQ(failure.field, disagreement.field);
-    if (transport.rank() != 1) EXPECT_EQ(failure.rank, 1);
+    if (transport.rank() != 1) {
+      EXPECT_EQ(failure.rank, 1);
+    }
   });
 }
 

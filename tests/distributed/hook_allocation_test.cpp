@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 7: nothing allocates in the steady step, on any thread of the library; and any size, any
 // alignment, zero elements and world size 1 work.
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <barrier>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/counting_allocator.hpp"
 #include "tests/support/hook_rank.hpp"
@@ -44,7 +44,8 @@ std::vector<AllocationCase> allocation_cases() {
     cases.push_back({spec_case.name, spec_case.spec + " ; feedback=residual"});
   }
   cases.push_back({"topk_exact", "topk ; feedback=residual", Rollback::exact});
-  cases.push_back({"topk_without_progress_thread", "topk ; feedback=residual", Rollback::merge, false});
+  cases.push_back(
+      {"topk_without_progress_thread", "topk ; feedback=residual", Rollback::merge, false});
   cases.push_back({"topk_without_feedback", "topk"});
   cases.push_back({"topk_bf16_residual", "topk ; feedback=residual(dtype=bf16)"});
   cases.push_back({"int8_gather", "int8 ; exchange=gather"});
@@ -76,7 +77,8 @@ TEST_P(HookAllocation, TenStepsAfterTwentyAllocateNothing) {
       bool ok = rank.hook().begin(step).ok();
       for (std::uint32_t b = 0; b < gradients.size(); ++b) {
         std::ranges::copy(gradients[b], rank.bucket(b).begin());
-        ok = rank.hook().reduce(b, TensorView(std::span<float>(rank.bucket(b))), events[b]).ok() && ok;
+        ok = rank.hook().reduce(b, TensorView(std::span<float>(rank.bucket(b))), events[b]).ok() &&
+             ok;
       }
       for (Event const& event : events) ok = rank.hook().wait(event).ok() && ok;
       all_committed = rank.hook().finish().committed && ok && all_committed;
@@ -111,23 +113,30 @@ TEST(HookMemory, ComesFromTheGivenResourceAndIsReported) {
     HookOptions options = options_for("topk(density=0.01) ; feedback=residual");
     options.memory = &resource;
     HookRank rank(transport, options, one_bucket_each({100'000}));
-    EXPECT_GE(rank.hook().state_bytes(), 100'000 * sizeof(float)) << "a residual is as large as its tensor";
-    EXPECT_LE(rank.hook().state_bytes(), 100'000 * sizeof(float) + 65536) << "one residual under merge";
+    EXPECT_GE(rank.hook().state_bytes(), 100'000 * sizeof(float))
+        << "a residual is as large as its tensor";
+    EXPECT_LE(rank.hook().state_bytes(), 100'000 * sizeof(float) + 65536)
+        << "one residual under merge";
     HookOptions exact = options;
     exact.rollback = Rollback::exact;
     HookRank other(transport, exact, one_bucket_each({100'000}));
-    EXPECT_GE(other.hook().state_bytes(), 2 * 100'000 * sizeof(float)) << "two residuals under exact";
+    EXPECT_GE(other.hook().state_bytes(), 2 * 100'000 * sizeof(float))
+        << "two residuals under exact";
   });
   EXPECT_GT(resource.num_calls, 0u);
 }
 
-// Sizes around every border, in one run; the definition is tested elsewhere, here nothing may break.
+// Sizes around every border, in one run; the definition is tested elsewhere, here nothing may
+// break.
 TEST(HookSizes, AnySizeAnyAlignmentAndAnyWorldSizeWork) {
   for (int const world_size : {1, 2, 5}) {
-    for (char const* spec : {"topk(density=0.1) | int8 ; feedback=residual", "int8 ; exchange=two_shot", "none",
-                             "randomk(density=0.1) ; feedback=residual", "sign ; feedback=residual ; exchange=two_shot"}) {
+    for (char const* spec :
+         {"topk(density=0.1) | int8 ; feedback=residual", "int8 ; exchange=two_shot", "none",
+          "randomk(density=0.1) ; feedback=residual",
+          "sign ; feedback=residual ; exchange=two_shot"}) {
       test::run_ranks(world_size, [&](Transport& transport) {
-        std::vector<std::uint64_t> const sizes = {0, 1, 2, 3, 5, 7, 31, 32, 33, 255, 256, 257, 1025};
+        std::vector<std::uint64_t> const sizes = {0,  1,  2,   3,   5,   7,   31,
+                                                  32, 33, 255, 256, 257, 1025};
         Layout const layout = one_bucket_each(sizes);
         Hook hook(transport, options_for(spec));
         hook.plan(layout.tensors, layout.buckets);
@@ -136,14 +145,16 @@ TEST(HookSizes, AnySizeAnyAlignmentAndAnyWorldSizeWork) {
           std::vector<std::vector<std::byte>> memory;
           std::vector<Event> events(sizes.size());
           for (std::size_t b = 0; b < sizes.size(); ++b) {
-            // An odd address for floats: every element alignment is valid, so 4 bytes off 256 must be.
+            // An odd address for floats: every element alignment is valid, so 4 bytes off 256 must
+            // be.
             memory.emplace_back(sizes[b] * sizeof(float) + 512);
             auto const address = reinterpret_cast<std::uintptr_t>(memory[b].data());
             auto* const data = memory[b].data() + (256 - address % 256) + sizeof(float);
-            std::vector<float> const gradient = heavy_tailed_of(transport.rank(), step, layout.tensors[b].name, sizes[b]);
+            std::vector<float> const gradient =
+                heavy_tailed_of(transport.rank(), step, layout.tensors[b].name, sizes[b]);
             std::ranges::copy(std::as_bytes(std::span(gradient)), data);
-            Status const status =
-                hook.reduce(static_cast<std::uint32_t>(b), TensorView(data, sizes[b], DType::f32), events[b]);
+            Status const status = hook.reduce(static_cast<std::uint32_t>(b),
+                                              TensorView(data, sizes[b], DType::f32), events[b]);
             ASSERT_TRUE(status.ok()) << status.message();
           }
           for (Event const& event : events) ASSERT_TRUE(hook.wait(event).ok());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What trainers do to buckets: rebuild them, leave tensors out, accumulate over micro-batches, retry
-// a plan (cases C-54, C-58, C-60, C-68).
-#include <gtest/gtest.h>
-
+// What trainers do to buckets: rebuild them, leave tensors out, accumulate over micro-batches,
+// retry a plan (cases C-54, C-58, C-60, C-68).
 #include <barrier>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -26,7 +26,8 @@ TEST(HookBuckets, ARebuildKeepsWhatTensorsRemember) {
         if (variant == 1 && step % 4 == 3) rank.plan(step % 8 == 3 ? swapped : apart);
         rank.step(step);
         if (transport.rank() != 2) continue;
-        for (TensorDesc const& tensor : apart.tensors) results[variant].push_back(bits_of(rank.result_of(tensor.name)));
+        for (TensorDesc const& tensor : apart.tensors)
+          results[variant].push_back(bits_of(rank.result_of(tensor.name)));
       }
     });
   }
@@ -45,7 +46,8 @@ TEST(HookBuckets, DdpC54AThousandRebuildsKeepOneResidualPerTensor) {
       rank.step(round);
       std::vector<float> const other = rank.hook().residual("t1");
       rank.plan(round % 2 == 0 ? seven : ten);
-      ASSERT_EQ(rank.hook().residual("t1"), other) << "round " << round << ": a tensor of unchanged shape";
+      ASSERT_EQ(rank.hook().residual("t1"), other)
+          << "round " << round << ": a tensor of unchanged shape";
       std::vector<float> const changed = rank.hook().residual("t0");
       ASSERT_EQ(changed.size(), round % 2 == 0 ? 7u : 10u);
       if (round < 2) largest = std::max(largest, rank.hook().state_bytes());
@@ -92,7 +94,8 @@ TEST(HookBuckets, DdpC58ATensorThatOneRankDidNotUseCountsAsZero) {
 TEST(HookBuckets, DdpC60AWindowOfMicroBatchesIsOneExchange) {
   test::run_ranks(2, [](Transport& inner) {
     CountingTransport transport(inner);
-    HookRank rank(transport, options_for("topk(density=1) ; feedback=residual"), one_bucket_each({4}));
+    HookRank rank(transport, options_for("topk(density=1) ; feedback=residual"),
+                  one_bucket_each({4}));
     std::vector<std::vector<float>> const micro = {{2.0F, 4.0F}, {6.0F, 10.0F}};
     for (std::uint64_t window = 0; window < 6; ++window) {
       std::uint64_t const before = transport.messages(Channel::data);
@@ -140,18 +143,28 @@ TEST(HookPlan, RefusesWhatMakesNoSenseWithASentence) {
   };
   std::vector<Bad> const bad = {
       {"no rules", [](HookOptions& o, Layout&) { o.rules.clear(); }, Code::invalid_argument},
-      {"no rule matches", [](HookOptions& o, Layout&) { o.rules[0].match = "conv*"; }, Code::invalid_argument},
-      {"unknown name", [](HookOptions& o, Layout&) { o.rules[0].spec = "topK(density=0.01)"; }, Code::unknown_name},
-      {"density 0", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=0)"; }, Code::invalid_argument},
-      {"density nan", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=nan)"; }, Code::invalid_argument},
-      {"density above 1", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=1.5)"; }, Code::invalid_argument},
-      {"two tensors of one name", [](HookOptions&, Layout& l) { l.tensors[1].name = "t0"; }, Code::invalid_argument},
-      {"a bucket of an unknown tensor", [](HookOptions&, Layout& l) { l.buckets[0].tensors[0] = "t9"; }, Code::invalid_argument},
-      {"a tensor in two buckets", [](HookOptions&, Layout& l) { l.buckets[1].tensors[0] = "t0"; }, Code::invalid_argument},
+      {"no rule matches", [](HookOptions& o, Layout&) { o.rules[0].match = "conv*"; },
+       Code::invalid_argument},
+      {"unknown name", [](HookOptions& o, Layout&) { o.rules[0].spec = "topK(density=0.01)"; },
+       Code::unknown_name},
+      {"density 0", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=0)"; },
+       Code::invalid_argument},
+      {"density nan", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=nan)"; },
+       Code::invalid_argument},
+      {"density above 1", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(density=1.5)"; },
+       Code::invalid_argument},
+      {"two tensors of one name", [](HookOptions&, Layout& l) { l.tensors[1].name = "t0"; },
+       Code::invalid_argument},
+      {"a bucket of an unknown tensor",
+       [](HookOptions&, Layout& l) { l.buckets[0].tensors[0] = "t9"; }, Code::invalid_argument},
+      {"a tensor in two buckets", [](HookOptions&, Layout& l) { l.buckets[1].tensors[0] = "t0"; },
+       Code::invalid_argument},
       {"predivide 0", [](HookOptions& o, Layout&) { o.predivide = 0.0; }, Code::invalid_argument},
-      {"hold where indices are not shared", [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(hold=4)"; }, Code::invalid_argument},
+      {"hold where indices are not shared",
+       [](HookOptions& o, Layout&) { o.rules[0].spec = "topk(hold=4)"; }, Code::invalid_argument},
       {"vote deadline below an exchange's",
-       [](HookOptions& o, Layout&) { o.vote_deadline = std::chrono::milliseconds(1); }, Code::invalid_argument},
+       [](HookOptions& o, Layout&) { o.vote_deadline = std::chrono::milliseconds(1); },
+       Code::invalid_argument},
   };
   for (Bad const& b : bad) {
     SCOPED_TRACE(b.what);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Promise 3: nothing is lost. Over 200 steps of heavy-tailed gradients that differ by rank and index
-// and whose scale varies by 1000, with rolled-back steps, bucket rebuilds and returned mass among
-// them, what was sent and what is kept is what was given.
-#include <gtest/gtest.h>
-
+// Promise 3: nothing is lost. Over 200 steps of heavy-tailed gradients that differ by rank and
+// index and whose scale varies by 1000, with rolled-back steps, bucket rebuilds and returned mass
+// among them, what was sent and what is kept is what was given.
 #include <cmath>
 #include <limits>
 #include <memory>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/ledger.hpp"
@@ -25,7 +25,8 @@ float scale_of(std::uint64_t step) {
   return static_cast<float>(std::exp2(5.0 * std::sin(0.37 * static_cast<double>(step))));
 }
 
-std::vector<float> scaled_gradient(int rank, std::uint64_t step, std::string const& tensor, std::uint64_t count) {
+std::vector<float> scaled_gradient(int rank, std::uint64_t step, std::string const& tensor,
+                                   std::uint64_t count) {
   std::vector<float> gradient = heavy_tailed_of(rank, step, tensor, count);
   for (float& x : gradient) x *= scale_of(step);
   return gradient;
@@ -47,12 +48,16 @@ void PrintTo(ConservationCase const& c, std::ostream* out) { *out << c.spec; }
 
 class HookConservation : public ::testing::TestWithParam<std::tuple<ConservationCase, Rollback>> {
  protected:
-  static void run_step(HookRank& rank, std::uint64_t step, Rollback rollback, std::vector<std::unique_ptr<Ledger>>& ledgers) {
+  static void run_step(HookRank& rank, std::uint64_t step, Rollback rollback,
+                       std::vector<std::unique_ptr<Ledger>>& ledgers) {
     Trouble const trouble = trouble_of(step);
-    auto const gradient_of = [&](int r, std::uint64_t s, std::string const& tensor, std::uint64_t count) {
+    auto const gradient_of = [&](int r, std::uint64_t s, std::string const& tensor,
+                                 std::uint64_t count) {
       std::vector<float> gradient = scaled_gradient(r, s, tensor, count);
       // A gradient that overflowed: under merge its finite elements still count.
-      if (trouble == Trouble::non_finite && r == static_cast<int>(step % kWorldSize) && tensor == "t1") gradient[3] = kNan;
+      if (trouble == Trouble::non_finite && r == static_cast<int>(step % kWorldSize) &&
+          tensor == "t1")
+        gradient[3] = kNan;
       return gradient;
     };
     HookRank::Attempt const attempt = rank.attempt(step, gradient_of);
@@ -81,7 +86,8 @@ TEST_P(HookConservation, SentAndKeptIsWhatWasGiven) {
   Layout const apart = one_bucket_each({3000, 700, 64});
   Layout together = all_in_one(apart);
   std::vector<std::unique_ptr<Ledger>> ledgers;
-  for (TensorDesc const& tensor : apart.tensors) ledgers.push_back(std::make_unique<Ledger>(tensor.num_elements, kWorldSize));
+  for (TensorDesc const& tensor : apart.tensors)
+    ledgers.push_back(std::make_unique<Ledger>(tensor.num_elements, kWorldSize));
 
   test::run_ranks(kWorldSize, [&](Transport& transport) {
     HookOptions options = options_for(conservation_case.spec);
@@ -92,7 +98,8 @@ TEST_P(HookConservation, SentAndKeptIsWhatWasGiven) {
       run_step(rank, step, rollback, ledgers);
       if (HasFatalFailure()) throw std::runtime_error("step " + std::to_string(step));
     }
-    // The outcome of the last step is applied by the next begin; an empty step then changes nothing.
+    // The outcome of the last step is applied by the next begin; an empty step then changes
+    // nothing.
     ASSERT_TRUE(rank.hook().begin(kSteps).ok());
     for (std::size_t t = 0; t < ledgers.size(); ++t) {
       ledgers[t]->keep(rank.hook().residual(rank.layout().tensors[t].name));
@@ -112,29 +119,38 @@ INSTANTIATE_TEST_SUITE_P(
             ConservationCase{"topk", "topk(density=0.01) ; feedback=residual", true},
             ConservationCase{"topk_int8", "topk(density=0.01) | int8 ; feedback=residual", false},
             ConservationCase{"topk_sign", "topk(density=0.01) | sign ; feedback=residual", false},
-            ConservationCase{"blocktopk", "blocktopk(density=0.01, block=8) ; feedback=residual", true},
+            ConservationCase{"blocktopk", "blocktopk(density=0.01, block=8) ; feedback=residual",
+                             true},
             ConservationCase{"randomk", "randomk(density=0.01) ; feedback=residual", true},
             ConservationCase{"cltk", "cltk(density=0.01) ; feedback=residual", true},
             ConservationCase{"threshold", "threshold(value=8) ; feedback=residual", true},
-            ConservationCase{"int4_two_shot", "int4(block=64) ; feedback=residual ; exchange=two_shot", false},
-            ConservationCase{"int8_stochastic_two_shot",
-                             "int8(block=64, rounding=stochastic) ; feedback=residual ; exchange=two_shot", false},
-            ConservationCase{"sign_gather", "sign(block=64) ; feedback=residual ; exchange=gather", false},
-            ConservationCase{"sign_two_shot", "sign(block=64) ; feedback=residual ; exchange=two_shot", false},
-            ConservationCase{"bf16_two_shot", "bf16 ; feedback=residual ; exchange=two_shot", false},
+            ConservationCase{"int4_two_shot",
+                             "int4(block=64) ; feedback=residual ; exchange=two_shot", false},
+            ConservationCase{
+                "int8_stochastic_two_shot",
+                "int8(block=64, rounding=stochastic) ; feedback=residual ; exchange=two_shot",
+                false},
+            ConservationCase{"sign_gather", "sign(block=64) ; feedback=residual ; exchange=gather",
+                             false},
+            ConservationCase{"sign_two_shot",
+                             "sign(block=64) ; feedback=residual ; exchange=two_shot", false},
+            ConservationCase{"bf16_two_shot", "bf16 ; feedback=residual ; exchange=two_shot",
+                             false},
             ConservationCase{"int8_zstd", "int8 | zstd ; feedback=residual", false}),
         ::testing::Values(Rollback::merge, Rollback::exact)),
     [](auto const& c) {
-      return std::get<0>(c.param).name + (std::get<1>(c.param) == Rollback::merge ? "_merge" : "_exact");
+      return std::get<0>(c.param).name +
+             (std::get<1>(c.param) == Rollback::merge ? "_merge" : "_exact");
     });
 
 // A f32 sparsifier loses not one bit in one step: what is decoded plus what is kept is the sum.
 TEST(HookConservationPerStep, IsBitwiseForF32Sparsifiers) {
-  for (char const* spec : {"topk(density=0.01)", "blocktopk(density=0.05, block=4)", "randomk(density=0.02)",
-                           "threshold(value=2)", "cltk(density=0.03)"}) {
+  for (char const* spec : {"topk(density=0.01)", "blocktopk(density=0.05, block=4)",
+                           "randomk(density=0.02)", "threshold(value=2)", "cltk(density=0.03)"}) {
     SCOPED_TRACE(spec);
     test::run_ranks(1, [&](Transport& transport) {
-      HookRank rank(transport, options_for(std::string(spec) + " ; feedback=residual"), one_bucket_each({2000}));
+      HookRank rank(transport, options_for(std::string(spec) + " ; feedback=residual"),
+                    one_bucket_each({2000}));
       std::vector<float> before(2000, 0.0F);
       for (std::uint64_t step = 0; step < 30; ++step) {
         rank.step(step, scaled_gradient);
@@ -142,7 +158,8 @@ TEST(HookConservationPerStep, IsBitwiseForF32Sparsifiers) {
         std::vector<float> const after = rank.hook().residual("t0");
         for (std::size_t i = 0; i < 2000; ++i) {
           float const corrected = given[i] + before[i];
-          ASSERT_EQ(rank.bucket(0)[i] + after[i], corrected) << "element " << i << ", step " << step;
+          ASSERT_EQ(rank.bucket(0)[i] + after[i], corrected)
+              << "element " << i << ", step " << step;
           ASSERT_TRUE(after[i] == 0.0F || rank.bucket(0)[i] == 0.0F) << "sent and kept at once";
         }
         before = after;
@@ -157,7 +174,8 @@ TEST(HookConservationPerStep, ABf16ResidualLosesNothingOnAverage) {
   double drift = 0.0;
   double spread = 0.0;
   test::run_ranks(1, [&](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.01) ; feedback=residual(dtype=bf16)"), one_bucket_each({kCount}));
+    HookRank rank(transport, options_for("topk(density=0.01) ; feedback=residual(dtype=bf16)"),
+                  one_bucket_each({kCount}));
     std::vector<double> balance(kCount, 0.0);
     for (std::uint64_t step = 0; step < 100; ++step) {
       rank.step(step, scaled_gradient);
@@ -165,7 +183,8 @@ TEST(HookConservationPerStep, ABf16ResidualLosesNothingOnAverage) {
       std::vector<float> const kept = rank.hook().residual("t0");
       for (std::size_t i = 0; i < kCount; ++i) {
         balance[i] += double{given[i]} - double{rank.bucket(0)[i]};
-        // One stochastic rounding to 8 bits: a standard deviation of at most half a unit, 2^-8 of it.
+        // One stochastic rounding to 8 bits: a standard deviation of at most half a unit, 2^-8 of
+        // it.
         spread += std::pow(0x1p-8 * double{kept[i]}, 2);
       }
     }
@@ -185,9 +204,11 @@ TEST(HookConservationPerStep, WithoutFeedbackWhatIsDroppedIsCounted) {
       std::vector<float> given = heavy_tailed_of(transport.rank(), step, "t0", 1000);
       std::ranges::sort(given, [](float a, float b) { return std::abs(a) > std::abs(b); });
       double dropped = 0.0;
-      for (std::size_t i = 10; i < given.size(); ++i) dropped += double{given[i]} * double{given[i]};
+      for (std::size_t i = 10; i < given.size(); ++i)
+        dropped += double{given[i]} * double{given[i]};
       // Both sums are in double; only their order differs.
-      EXPECT_NEAR(rank.hook().tensor_stats()[0].dropped_norm, std::sqrt(dropped), 1e-9 * std::sqrt(dropped));
+      EXPECT_NEAR(rank.hook().tensor_stats()[0].dropped_norm, std::sqrt(dropped),
+                  1e-9 * std::sqrt(dropped));
       EXPECT_EQ(rank.hook().tensor_stats()[0].residual_norm, 0.0);
     }
   });

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 1: the same bits on all ranks after every step. And what those bits are: for a gather and
 // an all_reduce the definition, computed by one thread without hook or transport.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "tests/distributed/hook_checks.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -16,12 +16,16 @@ struct WorldCase {
   SpecCase spec_case;
   int world_size;
 };
-void PrintTo(WorldCase const& c, std::ostream* out) { *out << c.spec_case << ", " << c.world_size << " ranks"; }
+void PrintTo(WorldCase const& c, std::ostream* out) {
+  *out << c.spec_case << ", " << c.world_size << " ranks";
+}
 
-std::vector<WorldCase> world_cases(std::vector<SpecCase> const& specs) {
+std::vector<WorldCase> world_cases(std::vector<SpecCase> const& specs, int smallest = 1,
+                                   int largest = 5) {
   std::vector<WorldCase> cases;
   for (SpecCase const& spec_case : specs) {
-    for (int world_size = 1; world_size <= 5; ++world_size) cases.push_back({spec_case, world_size});
+    for (int world_size = smallest; world_size <= largest; ++world_size)
+      cases.push_back({spec_case, world_size});
   }
   return cases;
 }
@@ -34,7 +38,8 @@ class HookDefinition : public ::testing::TestWithParam<WorldCase> {};
 
 TEST_P(HookDefinition, AllRanksHoldTheSameBits) {
   test::run_ranks(GetParam().world_size, [](Transport& transport) {
-    EXPECT_EQ(check_same_bits(transport, GetParam().spec_case.spec), "") << "rank " << transport.rank();
+    EXPECT_EQ(check_same_bits(transport, GetParam().spec_case.spec), "")
+        << "rank " << transport.rank();
     EXPECT_EQ(check_same_bits(transport, GetParam().spec_case.spec + " ; feedback=residual"), "")
         << "rank " << transport.rank();
   });
@@ -42,28 +47,47 @@ TEST_P(HookDefinition, AllRanksHoldTheSameBits) {
 
 TEST_P(HookDefinition, TheMeanIsTheWeightedSumOfDecodedPayloadsInRankOrder) {
   test::run_ranks(GetParam().world_size, [](Transport& transport) {
-    EXPECT_EQ(check_definition(transport, GetParam().spec_case.spec), "") << "rank " << transport.rank();
+    EXPECT_EQ(check_definition(transport, GetParam().spec_case.spec), "")
+        << "rank " << transport.rank();
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, HookDefinition, ::testing::ValuesIn(world_cases(all_specs())), world_case_name);
+INSTANTIATE_TEST_SUITE_P(Registry, HookDefinition,
+                         ::testing::ValuesIn(world_cases(default_specs())), world_case_name);
+
+// Ends of parameters, where three ranks tell as much as five.
+class HookParameters : public HookDefinition {};
+
+TEST_P(HookParameters, AllRanksHoldTheSameBitsAndTheyAreTheDefinition) {
+  test::run_ranks(3, [](Transport& transport) {
+    std::string const& spec = GetParam().spec_case.spec;
+    EXPECT_EQ(check_same_bits(transport, spec), "") << "rank " << transport.rank();
+    EXPECT_EQ(check_definition(transport, spec), "") << "rank " << transport.rank();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, HookParameters,
+                         ::testing::ValuesIn(world_cases(all_specs(), 3, 3)), world_case_name);
 
 class HookTwoShot : public ::testing::TestWithParam<WorldCase> {};
 
 TEST_P(HookTwoShot, EqualsItsReference) {
   test::run_ranks(GetParam().world_size, [](Transport& transport) {
-    EXPECT_EQ(check_two_shot(transport, GetParam().spec_case.spec), "") << "rank " << transport.rank();
+    EXPECT_EQ(check_two_shot(transport, GetParam().spec_case.spec), "")
+        << "rank " << transport.rank();
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Registry, HookTwoShot,
-    ::testing::ValuesIn(world_cases(specs_that([](Chain const& c) { return c.compressor->claims().elementwise; }))),
+    ::testing::ValuesIn(world_cases(
+        specs_that([](Chain const& c) { return c.compressor->claims().elementwise; }), 2)),
     world_case_name);
 
 // Nothing that only helps speed may change a bit.
 TEST(HookDefinitionVariants, ThreadsBackendAndProgressThreadDoNotChangeABit) {
-  for (char const* spec : {"topk(density=0.05) | int8 ; feedback=residual", "int8(rounding=stochastic)", "sign"}) {
+  for (char const* spec :
+       {"topk(density=0.05) | int8 ; feedback=residual", "int8(rounding=stochastic)", "sign"}) {
     std::vector<std::vector<std::uint32_t>> results;
     for (int variant = 0; variant < 5; ++variant) {
       HookOptions options = options_for(spec);
@@ -80,10 +104,13 @@ TEST(HookDefinitionVariants, ThreadsBackendAndProgressThreadDoNotChangeABit) {
       });
       results.push_back(bits);
     }
-    for (std::size_t variant = 1; variant < 4; ++variant) EXPECT_EQ(results[variant], results[0]) << spec;
+    for (std::size_t variant = 1; variant < 4; ++variant)
+      EXPECT_EQ(results[variant], results[0]) << spec;
     // State and random numbers hang on the tensor, never on its bucket. (A two-shot cuts shards
     // through the whole parcel, so only its ownership may move with the bucket.)
-    if (std::string(spec).starts_with("topk")) EXPECT_EQ(results[4], results[0]) << spec;
+    if (std::string(spec).starts_with("topk")) {
+      EXPECT_EQ(results[4], results[0]) << spec;
+    }
   }
 }
 
@@ -93,9 +120,11 @@ TEST(HookDefinitionVariants, TwoRanksRoundIndependentlyOnEqualInput) {
   gradient[0] = 127.0F;  // one block, scale 1: 0.3 rounds up with probability 0.3
   std::vector<std::vector<float>> decoded(2);
   for (int keeper = 0; keeper < 2; ++keeper) {
-    // With the other rank's gradient at zero, twice the mean is what this rank's payload decodes to.
+    // With the other rank's gradient at zero, twice the mean is what this rank's payload decodes
+    // to.
     test::run_ranks(2, [&](Transport& transport) {
-      HookRank rank(transport, options_for("int8(block=65536, rounding=stochastic) ; exchange=gather"),
+      HookRank rank(transport,
+                    options_for("int8(block=65536, rounding=stochastic) ; exchange=gather"),
                     one_bucket_each({kCount}));
       rank.step(0, [&](int r, std::uint64_t, std::string const&, std::uint64_t n) {
         return r == keeper ? gradient : std::vector<float>(n, 0.0F);
@@ -120,7 +149,8 @@ TEST(HookDefinitionVariants, RandomSetsAreEqualOnAllRanksAndChangeWithTheStep) {
   constexpr std::size_t kCount = 1000;
   std::vector<std::vector<std::vector<std::size_t>>> sets(4);
   test::run_ranks(4, [&](Transport& transport) {
-    HookRank rank(transport, options_for("randomk(density=0.01) ; feedback=residual"), one_bucket_each({kCount}));
+    HookRank rank(transport, options_for("randomk(density=0.01) ; feedback=residual"),
+                  one_bucket_each({kCount}));
     for (std::uint64_t step = 0; step < 20; ++step) {
       std::vector<float> const before = rank.hook().residual("t0");
       rank.step(step);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of error feedback (C-22 to C-27) and of loss scaling (C-63 to C-65) as a trainer meets them.
-#include <gtest/gtest.h>
-
+// Cases of error feedback (C-22 to C-27) and of loss scaling (C-63 to C-65) as a trainer meets
+// them.
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -21,9 +22,12 @@ GradientOf always(std::vector<float> gradient) {
 
 TEST(Feedback, EfC22SignKeepsItsError) {
   test::run_ranks(1, [](Transport& transport) {
-    HookRank rank(transport, options_for("sign ; feedback=residual ; exchange=gather"), one_bucket_each({3}));
-    std::vector<std::vector<float>> const sent = {{0.4F, -0.4F, 0.4F}, {0.6667F, 0.6667F, -0.6667F}};
-    std::vector<std::vector<float>> const kept = {{0.6F, 0.3F, -0.3F}, {0.9333F, -0.4667F, 0.4667F}};
+    HookRank rank(transport, options_for("sign ; feedback=residual ; exchange=gather"),
+                  one_bucket_each({3}));
+    std::vector<std::vector<float>> const sent = {{0.4F, -0.4F, 0.4F},
+                                                  {0.6667F, 0.6667F, -0.6667F}};
+    std::vector<std::vector<float>> const kept = {{0.6F, 0.3F, -0.3F},
+                                                  {0.9333F, -0.4667F, 0.4667F}};
     for (std::uint64_t step = 0; step < 2; ++step) {
       rank.step(step, always({1.0F, -0.1F, 0.1F}));
       std::vector<float> const residual = rank.hook().residual("t0");
@@ -38,7 +42,8 @@ TEST(Feedback, EfC22SignKeepsItsError) {
 // Momentum sits in the optimizer alone: with everything sent, compression changes no trajectory.
 TEST(Feedback, EfC23MomentumIsAppliedOnce) {
   test::run_ranks(1, [](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=1) ; feedback=residual"), one_bucket_each({1}));
+    HookRank rank(transport, options_for("topk(density=1) ; feedback=residual"),
+                  one_bucket_each({1}));
     double weight = 0.0;
     double momentum = 0.0;
     for (std::uint64_t step = 0; step < 3; ++step) {
@@ -52,7 +57,8 @@ TEST(Feedback, EfC23MomentumIsAppliedOnce) {
 
 TEST(Feedback, EfC25DensityRampTakesEffectAtEachStepAndLosesNothing) {
   test::run_ranks(1, [](Transport& transport) {
-    std::string const spec = "topk(density=0.00390625, warmup_steps=3, warmup_density=0.25) ; feedback=residual";
+    std::string const spec =
+        "topk(density=0.00390625, warmup_steps=3, warmup_density=0.25) ; feedback=residual";
     HookRank rank(transport, options_for(spec), one_bucket_each({4096}));
     std::vector<float> before(4096, 0.0F);
     std::vector<std::uint64_t> const expected = {1024, 256, 64, 16, 16, 16};
@@ -61,7 +67,8 @@ TEST(Feedback, EfC25DensityRampTakesEffectAtEachStepAndLosesNothing) {
       EXPECT_EQ(rank.hook().tensor_stats()[0].kept_elements, expected[step]) << "step " << step;
       std::vector<float> const given = heavy_tailed_of(0, step, "t0", 4096);
       std::vector<float> const after = rank.hook().residual("t0");
-      for (std::size_t i = 0; i < 4096; ++i) ASSERT_EQ(rank.bucket(0)[i] + after[i], given[i] + before[i]);
+      for (std::size_t i = 0; i < 4096; ++i)
+        ASSERT_EQ(rank.bucket(0)[i] + after[i], given[i] + before[i]);
       before = after;
     }
   });
@@ -95,7 +102,8 @@ TEST(Feedback, EfC26ABf16GradientAddsToAnF32Residual) {
 
 TEST(Feedback, EfC27AllRanksLeaveTheDensePhaseAtTheSameStepAlsoAfterAResume) {
   std::string const spec = "topk(density=0.01, warmup_steps=5) ; feedback=residual";
-  std::vector<std::string> const paths = {::testing::TempDir() + "dense_phase_0", ::testing::TempDir() + "dense_phase_1"};
+  std::vector<std::string> const paths = {::testing::TempDir() + "dense_phase_0",
+                                          ::testing::TempDir() + "dense_phase_1"};
   std::vector<std::vector<std::uint64_t>> kept(2);
   std::vector<std::vector<float>> dense(2);
   auto const run = [&](std::uint64_t begin, std::uint64_t end, bool resume) {
@@ -124,13 +132,15 @@ TEST(Feedback, EfC27AllRanksLeaveTheDensePhaseAtTheSameStepAlsoAfterAResume) {
   for (std::size_t step = 1; step < 6; ++step) EXPECT_LE(kept[0][step], kept[0][step - 1]);
   std::vector<float> const a = heavy_tailed_of(0, 0, "t0", 1000);
   std::vector<float> const b = heavy_tailed_of(1, 0, "t0", 1000);
-  for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(dense[0][i], 0.5F * a[i] + 0.5F * b[i]) << "uncompressed";
+  for (std::size_t i = 0; i < 1000; ++i)
+    ASSERT_EQ(dense[0][i], 0.5F * a[i] + 0.5F * b[i]) << "uncompressed";
   for (std::string const& path : paths) std::remove(path.c_str());
 }
 
 TEST(Feedback, DecayMultipliesWhatWaits) {
   test::run_ranks(1, [](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.5) ; feedback=residual(decay=0.5)"), one_bucket_each({2}));
+    HookRank rank(transport, options_for("topk(density=0.5) ; feedback=residual(decay=0.5)"),
+                  one_bucket_each({2}));
     std::vector<float> const expected = {1.0F, 1.5F, 1.75F, 1.875F, 1.9375F, 1.96875F};
     for (std::uint64_t step = 0; step < expected.size(); ++step) {
       rank.step(step, always({8.0F, 1.0F}));
@@ -139,12 +149,14 @@ TEST(Feedback, DecayMultipliesWhatWaits) {
   });
 }
 
-// --- loss scaling ------------------------------------------------------------------------------------
+// --- loss scaling
+// ------------------------------------------------------------------------------------
 
 class LossScale : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LossScale, AmpC63AWindowWithAnInfinityLeavesNoTrace) {
-  auto const window = [](int rank, std::uint64_t step, std::string const& tensor, std::uint64_t count, bool overflow) {
+  auto const window = [](int rank, std::uint64_t step, std::string const& tensor,
+                         std::uint64_t count, bool overflow) {
     std::vector<float> sum(count, 0.0F);
     for (std::uint64_t micro = 0; micro < 4; ++micro) {
       std::vector<float> part = heavy_tailed_of(rank, 4 * step + micro, tensor, count);
@@ -160,9 +172,8 @@ TEST_P(LossScale, AmpC63AWindowWithAnInfinityLeavesNoTrace) {
     HookRank reference(transport, options, one_bucket_each({600}));
     for (std::uint64_t step = 0; step < 10; ++step) {
       bool const overflow = step == 3 || step == 6;
-      GradientOf const gradient_of = [&](int r, std::uint64_t s, std::string const& t, std::uint64_t n) {
-        return window(r, s, t, n, overflow);
-      };
+      GradientOf const gradient_of = [&](int r, std::uint64_t s, std::string const& t,
+                                         std::uint64_t n) { return window(r, s, t, n, overflow); };
       if (overflow) {
         HookRank::Attempt const attempt = rank.attempt(step, gradient_of);
         EXPECT_TRUE(attempt.result.found_nonfinite);
@@ -190,7 +201,8 @@ TEST_P(LossScale, AmpC64OneOverflowIsOneHalving) {
       };
       HookRank::Attempt const attempt = rank.attempt(step, gradient_of, scale);
       ASSERT_TRUE(attempt.result.status.ok());
-      ASSERT_EQ(attempt.result.found_nonfinite, step == 5) << "rank " << transport.rank() << ", step " << step;
+      ASSERT_EQ(attempt.result.found_nonfinite, step == 5)
+          << "rank " << transport.rank() << ", step " << step;
       if (attempt.result.found_nonfinite) {
         scale /= 2.0F;
         ++num_overflows;
@@ -215,9 +227,11 @@ TEST_P(LossScale, AmpC65ScaleDoesNotChangeWhatIsSent) {
       unscaled.step(step);
       scaled.step(step, heavy_tailed_of, scale);
       for (std::size_t i = 0; i < 800; ++i) {
-        ASSERT_EQ(scaled.bucket(0)[i] / scale, unscaled.bucket(0)[i]) << "element " << i << ", step " << step;
+        ASSERT_EQ(scaled.bucket(0)[i] / scale, unscaled.bucket(0)[i])
+            << "element " << i << ", step " << step;
       }
-      EXPECT_EQ(scaled.hook().residual("t0"), unscaled.hook().residual("t0")) << "in units of the true gradient";
+      EXPECT_EQ(scaled.hook().residual("t0"), unscaled.hook().residual("t0"))
+          << "in units of the true gradient";
     }
   });
 }
@@ -227,18 +241,23 @@ INSTANTIATE_TEST_SUITE_P(Specs, LossScale,
                                            "threshold(value=0.5) ; feedback=residual",
                                            "topk(density=0.05) | int8 ; feedback=residual",
                                            "sign ; feedback=residual ; exchange=gather"),
-                         [](auto const& c) { return c.param.substr(0, c.param.find_first_of("( ")) + std::to_string(c.index); });
+                         [](auto const& c) {
+                           return c.param.substr(0, c.param.find_first_of("( ")) +
+                                  std::to_string(c.index);
+                         });
 
 TEST(LossScaleByHand, AmpC65AResidualFollowsTheScale) {
   test::run_ranks(1, [](Transport& transport) {
-    HookRank rank(transport, options_for("threshold(value=0.5) ; feedback=residual"), one_bucket_each({1}));
+    HookRank rank(transport, options_for("threshold(value=0.5) ; feedback=residual"),
+                  one_bucket_each({1}));
     rank.step(0, always({0.2F}), 1024.0F);
     EXPECT_EQ(rank.bucket(0)[0], 0.0F);
     EXPECT_FLOAT_EQ(rank.hook().residual("t0")[0], 0.2F);
     rank.step(1, always({0.2F}), 512.0F);
     EXPECT_EQ(rank.bucket(0)[0], 0.0F) << "0.4 is below the threshold at any scale";
     rank.step(2, always({0.2F}), 512.0F);
-    EXPECT_NEAR(rank.bucket(0)[0], 0.6F * 512.0F, 1e-4F) << "three times 0.2, in units of the scale of now";
+    EXPECT_NEAR(rank.bucket(0)[0], 0.6F * 512.0F, 1e-4F)
+        << "three times 0.2, in units of the scale of now";
     EXPECT_EQ(rank.hook().residual("t0")[0], 0.0F);
   });
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vote that not everybody hears: in_doubt on the rank that did not, and recover() ends it the
 // same way everywhere.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <memory>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -82,7 +82,9 @@ TEST_P(HookInDoubt, RecoverEndsAsIfNothingHadBeenLost) {
 
     // All had voted for it, and one survivor at least had seen that: the step counts.
     bool const anybody_knew = std::ranges::count(doubt.in_doubt, false) != 0;
-    if (anybody_knew) EXPECT_EQ(bits_of(rank.all_results()), expected[kDoubtfulStep]) << "results stay";
+    if (anybody_knew) {
+      EXPECT_EQ(bits_of(rank.all_results()), expected[kDoubtfulStep]) << "results stay";
+    }
     for (std::uint64_t step = kDoubtfulStep + 1; step < kDoubtfulStep + 6; ++step) {
       rank.step(step);
       if (anybody_knew) {
@@ -101,12 +103,16 @@ constexpr char kInt8[] = "int8 ; feedback=residual ; exchange=two_shot";
 
 INSTANTIATE_TEST_SUITE_P(
     Votes, HookInDoubt,
-    ::testing::Values(DoubtCase{"one_vote_to_one_rank_merge", kTopk, Rollback::merge, one_to_two, {false, false, true}},
-                      DoubtCase{"one_vote_to_one_rank_exact", kTopk, Rollback::exact, one_to_two, {false, false, true}},
-                      DoubtCase{"one_vote_to_all_merge", kTopk, Rollback::merge, one_to_all, {true, false, true}},
-                      DoubtCase{"one_vote_to_all_exact", kTopk, Rollback::exact, one_to_all, {true, false, true}},
-                      DoubtCase{"one_vote_to_all_two_shot", kInt8, Rollback::merge, one_to_all, {true, false, true}},
-                      DoubtCase{"all_votes", kTopk, Rollback::exact, everybody, {true, true, true}}),
+    ::testing::Values(
+        DoubtCase{
+            "one_vote_to_one_rank_merge", kTopk, Rollback::merge, one_to_two, {false, false, true}},
+        DoubtCase{
+            "one_vote_to_one_rank_exact", kTopk, Rollback::exact, one_to_two, {false, false, true}},
+        DoubtCase{"one_vote_to_all_merge", kTopk, Rollback::merge, one_to_all, {true, false, true}},
+        DoubtCase{"one_vote_to_all_exact", kTopk, Rollback::exact, one_to_all, {true, false, true}},
+        DoubtCase{
+            "one_vote_to_all_two_shot", kInt8, Rollback::merge, one_to_all, {true, false, true}},
+        DoubtCase{"all_votes", kTopk, Rollback::exact, everybody, {true, true, true}}),
     [](auto const& c) { return c.param.name; });
 
 // Nobody knows that it committed: all roll back, and the same gradient gives the same step.
@@ -114,7 +120,7 @@ TEST(HookInDoubtEverywhere, RollsBackAndTheStepMayBeSubmittedAgain) {
   LocalGroup rebuilt(kWorldSize);
   std::barrier all(kWorldSize);
   test::run_ranks(kWorldSize, [&](Transport& inner) {
-    LossyTransport transport(inner, Channel::control, everybody);
+    LossyTransport transport(inner, Channel::control, [](int) { return true; });
     HookOptions options = options_for(kTopk);
     options.rollback = Rollback::exact;
     options.exchange_deadline = std::chrono::milliseconds(400);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // State on disk: stop and resume, a change of world size, files that are damaged or missing.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <mutex>
+
+#include <gtest/gtest.h>
 
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/rank_runner.hpp"
@@ -79,18 +79,19 @@ TEST_P(HookResume, C66StopAndResumeEqualsUninterruptedBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Specs, HookResume,
-    ::testing::Values(ResumeCase{"topk", "topk(density=0.1) ; feedback=residual"},
-                      ResumeCase{"topk_exact", "topk(density=0.1) ; feedback=residual", Rollback::exact},
-                      ResumeCase{"topk_int8_stochastic",
-                                 "topk(density=0.05) | int8(rounding=stochastic) ; feedback=residual"},
-                      ResumeCase{"topk_decay", "topk(density=0.05) ; feedback=residual(decay=0.9)"},
-                      ResumeCase{"topk_bf16_residual", "topk(density=0.05) ; feedback=residual(dtype=bf16)"},
-                      ResumeCase{"randomk_hold", "randomk(density=0.05, hold=4) ; feedback=residual"},
-                      ResumeCase{"cltk", "cltk(density=0.05) ; feedback=residual"},
-                      ResumeCase{"cltk_hold", "cltk(density=0.05, hold=5) ; feedback=residual"},
-                      ResumeCase{"ramp", "topk(density=0.01, warmup_steps=15) ; feedback=residual"},
-                      ResumeCase{"int4_two_shot", "int4 ; feedback=residual ; exchange=two_shot"},
-                      ResumeCase{"sign", "sign ; feedback=residual"}),
+    ::testing::Values(
+        ResumeCase{"topk", "topk(density=0.1) ; feedback=residual"},
+        ResumeCase{"topk_exact", "topk(density=0.1) ; feedback=residual", Rollback::exact},
+        ResumeCase{"topk_int8_stochastic",
+                   "topk(density=0.05) | int8(rounding=stochastic) ; feedback=residual"},
+        ResumeCase{"topk_decay", "topk(density=0.05) ; feedback=residual(decay=0.9)"},
+        ResumeCase{"topk_bf16_residual", "topk(density=0.05) ; feedback=residual(dtype=bf16)"},
+        ResumeCase{"randomk_hold", "randomk(density=0.05, hold=4) ; feedback=residual"},
+        ResumeCase{"cltk", "cltk(density=0.05) ; feedback=residual"},
+        ResumeCase{"cltk_hold", "cltk(density=0.05, hold=5) ; feedback=residual"},
+        ResumeCase{"ramp", "topk(density=0.01, warmup_steps=15) ; feedback=residual"},
+        ResumeCase{"int4_two_shot", "int4 ; feedback=residual ; exchange=two_shot"},
+        ResumeCase{"sign", "sign ; feedback=residual"}),
     [](auto const& c) { return c.param.name; });
 
 /// Sum over ranks of every residual, in double.
@@ -115,7 +116,8 @@ class ResidualSum {
     for (std::size_t t = 0; t < sums_.size(); ++t) {
       for (std::size_t i = 0; i < sums_[t].size(); ++i) {
         // At most world_size − 1 = 3 additions in f32.
-        ASSERT_NEAR(sums_[t][i], other.sums_[t][i], 3 * 0x1p-24 * other.magnitudes_[t][i]) << "element " << i;
+        ASSERT_NEAR(sums_[t][i], other.sums_[t][i], 3 * 0x1p-24 * other.magnitudes_[t][i])
+            << "element " << i;
         total += magnitudes_[t][i];
       }
     }
@@ -129,9 +131,10 @@ class ResidualSum {
 };
 
 TEST(HookWorldChange, FourToTwoToThreeRanksConservesTheSumOfResiduals) {
-  for (char const* spec : {"topk(density=0.02) ; feedback=residual", "cltk(density=0.02, hold=3) ; feedback=residual",
-                           "int4 ; feedback=residual ; exchange=two_shot",
-                           "topk(density=0.02) ; feedback=residual(dtype=bf16)"}) {
+  for (char const* spec :
+       {"topk(density=0.02) ; feedback=residual", "cltk(density=0.02, hold=3) ; feedback=residual",
+        "int4 ; feedback=residual ; exchange=two_shot",
+        "topk(density=0.02) ; feedback=residual(dtype=bf16)"}) {
     SCOPED_TRACE(spec);
     bool const is_bf16 = std::string(spec).find("bf16") != std::string::npos;
     std::vector<int> const worlds = {4, 2, 3};
@@ -140,7 +143,9 @@ TEST(HookWorldChange, FourToTwoToThreeRanksConservesTheSumOfResiduals) {
     for (std::size_t phase = 0; phase < worlds.size(); ++phase) {
       ResidualSum imported;
       auto now = std::make_unique<ResidualSum>();
-      std::vector<std::string> const old = phase == 0 ? std::vector<std::string>{} : state_paths("world" + std::to_string(phase - 1), worlds[phase - 1]);
+      std::vector<std::string> const old =
+          phase == 0 ? std::vector<std::string>{}
+                     : state_paths("world" + std::to_string(phase - 1), worlds[phase - 1]);
       test::run_ranks(worlds[phase], [&](Transport& transport) {
         HookRank rank(transport, options_for(spec), one_bucket_each({2000, 77}));
         if (phase != 0) {
@@ -164,12 +169,14 @@ TEST(HookWorldChange, FourToTwoToThreeRanksConservesTheSumOfResiduals) {
 TEST(HookWorldChange, IsAnErrorUnlessItWasAskedFor) {
   std::vector<std::string> const paths = state_paths("asked", 2);
   test::run_ranks(2, [&](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.02) ; feedback=residual"), one_bucket_each({500}));
+    HookRank rank(transport, options_for("topk(density=0.02) ; feedback=residual"),
+                  one_bucket_each({500}));
     for (std::uint64_t step = 0; step < 6; ++step) rank.step(step);
     rank.hook().export_state(paths[static_cast<std::size_t>(transport.rank())]);
   });
   test::run_ranks(3, [&](Transport& transport) {
-    HookRank rank(transport, options_for("topk(density=0.02) ; feedback=residual"), one_bucket_each({500}));
+    HookRank rank(transport, options_for("topk(density=0.02) ; feedback=residual"),
+                  one_bucket_each({500}));
     EXPECT_THROW(rank.hook().import_state(paths), Error);
     rank.hook().import_state(paths, OnWorldChange::reset);
     for (float const x : rank.hook().residual("t0")) ASSERT_EQ(x, 0.0F);

@@ -124,7 +124,9 @@ TEST_P(HookTransaction, ANonFiniteElementIsSeenOnAllRanksAndTheStepIsRolledBack)
         for (float const x : rank.bucket(1))
           ASSERT_TRUE(std::isfinite(x)) << "an unaffected bucket";
         rank.after_begin = [&] {
-          if (rollback == Rollback::exact) EXPECT_EQ(residual_bits(rank), before);
+          if (rollback == Rollback::exact) {
+            EXPECT_EQ(residual_bits(rank), before);
+          }
           for (auto const& residual : rank.all_residuals()) {
             for (float const x : residual) ASSERT_TRUE(std::isfinite(x));
           }
@@ -175,7 +177,9 @@ TEST_P(HookTransaction, AFailingRankIsNamedOnEveryRank) {
             << code_name(failure.code);
       }
       rank.after_begin = [&] {
-        if (rollback == Rollback::exact) EXPECT_EQ(residual_bits(rank), before);
+        if (rollback == Rollback::exact) {
+          EXPECT_EQ(residual_bits(rank), before);
+        }
       };
       for (std::uint64_t step = 4; step < 9; ++step) rank.step(step, gradient_of);
     });
@@ -192,8 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "cltk(density=0.05) ; feedback=residual", "sign ; feedback=residual"),
     [](auto const& c) {
       std::string name;
-      for (char const c : c.param.substr(0, c.param.find(" ; feedback"))) {
-        name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      for (char const letter : c.param.substr(0, c.param.find(" ; feedback"))) {
+        name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
       }
       return name + (c.param.ends_with("two_shot") ? "_two_shot" : "");
     });
@@ -206,7 +210,9 @@ TEST(HookRefuse, ByOneRankAloneIsAnErrorOfTheNextStep) {
     options.vote_deadline = std::chrono::seconds(6);
     HookRank rank(transport, options, one_bucket_each({500}));
     for (std::uint64_t step = 0; step < 3; ++step) rank.step(step);
-    if (transport.rank() == 1) ASSERT_TRUE(rank.hook().refuse().ok());
+    if (transport.rank() == 1) {
+      ASSERT_TRUE(rank.hook().refuse().ok());
+    }
 
     HookRank::Attempt const attempt = rank.attempt(3, heavy_tailed_of);
 

@@ -38,9 +38,10 @@ IndexSet chosen(std::string const& name, std::uint64_t universe, Wanted const& i
 
 std::vector<IndexSet> all_sets(std::uint64_t largest_universe) {
   std::vector<IndexSet> sets;
-  for (std::uint64_t const universe : {0, 1, 7, 8, 9, 31, 32, 33, 255, 1025, 4097, 65537, 600001}) {
+  for (std::uint64_t const universe :
+       {0U, 1U, 7U, 8U, 9U, 31U, 32U, 33U, 255U, 1025U, 4097U, 65537U, 600001U}) {
     if (universe > largest_universe) continue;
-    for (std::uint64_t const one_in : {1, 2, 3, 5, 10, 33, 100, 1000, 20000}) {
+    for (std::uint64_t const one_in : {1U, 2U, 3U, 5U, 10U, 33U, 100U, 1000U, 20000U}) {
       sets.push_back(chosen("one in " + std::to_string(one_in), universe,
                             [&](std::uint64_t i) { return mix64(i) % one_in == 0; }));
     }
@@ -154,6 +155,14 @@ void expect_same_verdict_on_damage(Coder const& coder, IndexSet const& set) {
     expect_same_verdict(coder, code, set.universe, k);
     code[other / 8] ^= std::byte{1} << (other % 8);
     code[bit / 8] ^= mask;
+  }
+  for (std::size_t pair = 0; num_bits <= 64 && pair < num_bits * num_bits; ++pair) {
+    std::byte const before[] = {code[pair / num_bits / 8], code[pair % num_bits / 8]};
+    code[pair / num_bits / 8] ^= std::byte{1} << (pair / num_bits % 8);
+    code[pair % num_bits / 8] ^= std::byte{1} << (pair % num_bits % 8);
+    expect_same_verdict(coder, code, set.universe, k);
+    code[pair % num_bits / 8] = before[1];
+    code[pair / num_bits / 8] = before[0];
   }
 }
 

@@ -57,7 +57,7 @@ std::ostream& operator<<(std::ostream& out, Case const& c) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (std::size_t const num_elements : kElementCounts) {
-    for (std::uint64_t const block_elements : {1, 3, 64, 256, 1024, 4096}) {
+    for (std::uint64_t const block_elements : {1U, 3U, 5U, 64U, 256U, 1024U, 4096U}) {
       for (int const bits : {8, 4}) {
         for (Rounding const rounding : {Rounding::nearest, Rounding::stochastic}) {
           CaseDraw draw(cases.size());
@@ -183,7 +183,7 @@ TEST(QuantizeOfAnyFiniteFloat, IsEquivalentToRef) {
     if (!std::isfinite(corrected[i])) corrected[i] = std::numeric_limits<float>::max();
     if (i % 64 == 1) corrected[i] = -std::numeric_limits<float>::max();
   }
-  for (std::uint64_t const block_elements : {1, 2}) {
+  for (std::uint64_t const block_elements : {1U, 2U}) {
     for (int const bits : {8, 4}) {
       for (Rounding const rounding : {Rounding::nearest, Rounding::stochastic}) {
         Case const c = {kCount,     block_elements,  bits, rounding, Shape::gaussian,

@@ -45,7 +45,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (std::size_t const num_elements : kElementCounts) {
     // 5000: a block of more than one partial sum, the last of them short.
-    for (std::uint64_t const block_elements : {1, 3, 12, 64, 256, 1024, 4096, 5000, 1 << 20}) {
+    for (std::uint64_t const block_elements :
+         {1U, 3U, 12U, 64U, 256U, 1024U, 4096U, 5000U, 1U << 20}) {
       for (bool const in_place : {false, true}) {
         CaseDraw draw(cases.size());
         cases.push_back({num_elements, block_elements, draw.pick(kAllShapes),

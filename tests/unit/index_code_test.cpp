@@ -97,6 +97,12 @@ TEST(EliasFano, RejectsWhatIsNoCode) {
   EXPECT_TRUE(rejects(decode, bytes({0b10'101'010, 0b1111}), 32, 4)) << "a byte too few";
 }
 
+// With one index l = 31: the high part 2 stands for 2^32, which 32 bits take for 0.
+TEST(EliasFano, RejectsAnIndexPastThirtyTwoBits) {
+  EXPECT_TRUE(decodes(ref::elias_fano_decode, bytes({7, 0, 0, 0, 0b001}), kMaxPieceElements, {7}));
+  EXPECT_TRUE(rejects(ref::elias_fano_decode, bytes({7, 0, 0, 0, 0b100}), kMaxPieceElements, 1));
+}
+
 TEST(EliasFano, RejectsMoreIndicesThanThereAreElements) {
   for (std::size_t num_indices = 4; num_indices < 40; ++num_indices) {
     EXPECT_TRUE(rejects(ref::elias_fano_decode,

@@ -45,7 +45,7 @@ TEST(Philox, EqualsRandom123) {
 
 TEST(Philox, KeysDifferInEveryArgument) {
   std::set<std::pair<std::uint32_t, std::uint32_t>> keys;
-  for (std::uint64_t const seed : {0, 1, 2}) {
+  for (std::uint64_t const seed : {0U, 1U, 2U}) {
     for (TensorId const tensor : {tensor_id("weight"), tensor_id("bias"), TensorId{0}}) {
       for (Purpose const purpose :
            {Purpose::quantize, Purpose::quantize_owned, Purpose::residual, Purpose::select}) {

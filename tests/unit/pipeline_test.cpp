@@ -99,6 +99,7 @@ TEST(Pipeline, TheSumFollowsTheRamp) {
   EXPECT_EQ(chain.compressor->sum_bytes(0, piece, 0), 4000U);
   EXPECT_EQ(chain.compressor->sum_bytes(0, piece, 1), 4U * 316);
   EXPECT_EQ(chain.compressor->sum_bytes(0, piece, 2), 400U);
+  EXPECT_EQ(chain.compressor->settled_bytes(0, piece), 400U);
 }
 
 TEST(Pipeline, WithoutFeedbackTheResidualIsWhatWasDropped) {

@@ -87,7 +87,7 @@ TEST(Quantize, C17TheErrorGrowsSmoothlyWithTheBlock) {
   std::vector<float> const gradient = make_gradient(Shape::gaussian, kMillion);
   for (int const bits : {8, 4}) {
     double last = 0;
-    for (std::uint64_t const block : {64, 128, 256, 512, 1024, 2048, 4096}) {
+    for (std::uint64_t const block : {64U, 128U, 256U, 512U, 1024U, 2048U, 4096U}) {
       std::vector<std::byte> codes(kMillion);
       std::vector<float> scales((kMillion + block - 1) / block);
       std::vector<float> residual(kMillion);
