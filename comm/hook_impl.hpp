@@ -13,7 +13,7 @@
 
 #include "gradsieve/hook.hpp"
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 #include "comm/parcel.hpp"
 #include "comm/progress.hpp"
 #include "comm/vote.hpp"
@@ -32,7 +32,8 @@ struct Memento {
   std::vector<Slot> slots;
 };
 
-/// What plan() makes; exchanged as a whole, so that a plan that fails leaves the one before in force.
+/// What plan() makes; exchanged as a whole, so that a plan that fails leaves the one before in
+/// force.
 struct Layout {
   std::vector<PlannedTensor> tensors;
   std::vector<BucketDesc> buckets;

@@ -9,7 +9,7 @@
 
 #include "gradsieve/hook.hpp"
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 
 namespace gradsieve {
 

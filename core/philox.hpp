@@ -45,8 +45,9 @@ inline constexpr std::uint32_t kSharedDraw = 0xffffffffu;  ///< in place of the 
 /// The four words at (block, step): counter = {block low, block high, step low, step high}.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(PhiloxKey key, std::uint64_t block,
                                                             std::uint64_t step) noexcept {
-  std::array<std::uint32_t, 4> c = {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                                    static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32)};
+  std::array<std::uint32_t, 4> c = {
+      static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+      static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32)};
   std::uint32_t k0 = key.low;
   std::uint32_t k1 = key.high;
   for (int round = 0; round < 10; ++round) {
@@ -60,22 +61,24 @@ inline constexpr std::uint32_t kSharedDraw = 0xffffffffu;  ///< in place of the 
   return c;
 }
 
-/// Random numbers of one rounding: 16 bits per element, eight elements per block. Element i (counted
-/// in its whole tensor) takes block i / 8, word (i mod 8) / 2, the low half if i is even.
+/// Random numbers of one rounding: 16 bits per element, eight elements per block. Element i
+/// (counted in its whole tensor) takes block i / 8, word (i mod 8) / 2, the low half if i is even.
 struct RoundingKey {
   PhiloxKey key;
   std::uint64_t step = 0;
   std::uint64_t first_element = 0;  ///< of the piece within its tensor
 };
 
-[[nodiscard]] constexpr std::uint32_t rounding_bits(RoundingKey const& key, std::uint64_t element) noexcept {
+[[nodiscard]] constexpr std::uint32_t rounding_bits(RoundingKey const& key,
+                                                    std::uint64_t element) noexcept {
   std::uint64_t const i = key.first_element + element;
   std::uint32_t const word = philox(key.key, i / 8, key.step)[(i % 8) / 2];
   return i % 2 == 0 ? word & 0xffffu : word >> 16;
 }
 
 /// u = (bits + 1/2) / 65536, strictly between 0 and 1, exact in f32.
-[[nodiscard]] constexpr float rounding_uniform(RoundingKey const& key, std::uint64_t element) noexcept {
+[[nodiscard]] constexpr float rounding_uniform(RoundingKey const& key,
+                                               std::uint64_t element) noexcept {
   return (static_cast<float>(rounding_bits(key, element)) + 0.5F) * 0x1p-16F;
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 #include "core/hash.hpp"
 #include "core/philox.hpp"
 #include "kernels/ops.hpp"

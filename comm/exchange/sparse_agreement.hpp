@@ -11,7 +11,7 @@
 
 #include "gradsieve/exchange.hpp"
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 
 namespace gradsieve::exchange {
 

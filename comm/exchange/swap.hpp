@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 
 namespace gradsieve::exchange {
 

@@ -55,7 +55,7 @@ struct HookOptions {
   int num_threads = 1;
   std::chrono::milliseconds exchange_deadline{30'000};
   std::chrono::milliseconds vote_deadline{60'000};  ///< longer than an exchange's
-  Registry const* registry = nullptr;  ///< null: builtin_registry(); kept by reference
+  Registry const* registry = nullptr;               ///< null: builtin_registry(); kept by reference
   MemoryResource* memory = nullptr;                 ///< null: host_memory()
   bool progress_thread = true;  ///< exchanges run beside the caller where the transport allows it
   bool strict = false;          ///< the step fails if what ran is not what was configured

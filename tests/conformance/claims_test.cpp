@@ -232,7 +232,8 @@ TEST_P(SharedIndicesClaim, AllRanksChooseTheSameElements) {
       // Magnitudes from 1 to 3, and an element keeps its sign, so that what waits only grows: no
       // value codec makes a chosen one zero.
       for (std::size_t i = 0; i < gradient.size(); ++i) {
-        gradient[i] = std::copysign(1.0F + 0.25F * std::abs(gradient[i]), i % 3 == 0 ? -1.0F : 1.0F);
+        gradient[i] =
+            std::copysign(1.0F + 0.25F * std::abs(gradient[i]), i % 3 == 0 ? -1.0F : 1.0F);
       }
       gradients.push_back(gradient);
     }

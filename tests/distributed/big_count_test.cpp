@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 #include "comm/exchange/shards.hpp"
 #include "comm/exchange/swap.hpp"
 #include "comm/mpi/chunks.hpp"

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 #include "tests/support/counting_allocator.hpp"
 #include "tests/support/rank_runner.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 
 namespace gradsieve::test {
 

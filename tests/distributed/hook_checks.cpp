@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/distributed/hook_checks.hpp"
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 #include "comm/exchange/reference.hpp"
 
 namespace gradsieve::testing {

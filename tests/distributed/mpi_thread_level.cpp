@@ -13,7 +13,7 @@
 
 #include "gradsieve/mpi.hpp"
 
-#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/collectives.hpp"
 
 namespace gradsieve {
 namespace {

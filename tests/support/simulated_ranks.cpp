@@ -8,7 +8,8 @@
 namespace gradsieve::testing {
 namespace {
 
-/// One pool of each size for all tests of a thread: starting threads would cost more than what they do here.
+/// One pool of each size for all tests of a thread: starting threads would cost more than what they
+/// do here.
 ThreadPool& pool_of(int num_threads) {
   thread_local std::map<int, std::unique_ptr<ThreadPool>> pools;
   std::unique_ptr<ThreadPool>& pool = pools[num_threads];
