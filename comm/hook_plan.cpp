@@ -37,6 +37,10 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
   if (!(options.predivide > 0.0)) {
     throw Error(Code::invalid_argument, "HookOptions::predivide must be a positive number");
   }
+  if (options.result == ResultForm::sparse) {
+    throw Error(Code::not_implemented,
+                "HookOptions::result is sparse, which is not implemented; this version has: dense");
+  }
   if (options.backend == Backend::cuda) {
     throw Error(Code::not_built,
                 "HookOptions::backend is cuda, which this build does not have; it has: ref, cpu");

@@ -41,6 +41,9 @@ struct Rule {
 enum class ReduceOp : std::uint8_t { mean, sum };
 enum class Rollback : std::uint8_t { merge, exact };
 enum class OnNonFinite : std::uint8_t { propagate, skip, error };
+/// What reduce() leaves behind: the mean of every element in place, or (reserved, answered with
+/// Error(not_implemented)) the indices and values of those that arrived.
+enum class ResultForm : std::uint8_t { dense, sparse };
 
 struct HookOptions {
   std::vector<Rule> rules;  ///< at least one; the last should match "*"
@@ -49,6 +52,7 @@ struct HookOptions {
       1.0;  ///< gradients are divided by it before encoding, the weight is multiplied
   Rollback rollback = Rollback::merge;
   OnNonFinite on_nonfinite = OnNonFinite::propagate;
+  ResultForm result = ResultForm::dense;
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;  ///< of the group; raise it when the transport was rebuilt
   Backend backend = Backend::cpu;
