@@ -39,21 +39,22 @@ class CaseDraw {
   std::uint64_t bits_;
 };
 
-/// Runs body(ctx) for the instruction sets that this machine has, with 1, 2, 3 and 7 threads; 1 and
-/// 3 where there is too little for more than one chunk.
+/// Runs body(ctx) for each instruction set that this machine has, with one thread and with 2, 3 or
+/// 7: the next of these with each call.
 template <typename Body>
-void for_each_cpu_variant(std::size_t num_elements, Body const& body) {
-  static std::array<ThreadPool, 3> pools{ThreadPool(3), ThreadPool(2), ThreadPool(7)};
-  std::size_t const num_pools = num_elements < 4096 ? 1 : pools.size();
+void for_each_cpu_variant(Body const& body) {
+  static std::array<ThreadPool, 3> pools{ThreadPool(2), ThreadPool(3), ThreadPool(7)};
+  static std::size_t turn = 0;
+  ThreadPool* const helpers = &pools[turn++ % pools.size()];
   SimdTarget const before = simd_target();
   for (SimdTarget const target : supported_simd_targets()) {
     force_simd_target(target);
-    for (std::size_t i = 0; i <= num_pools; ++i) {
-      ExecContext ctx;
-      ctx.threads = i == 0 ? nullptr : &pools[i - 1];
-      int const num_threads = i == 0 ? 1 : ctx.threads->num_threads();
+    for (ThreadPool* const threads : {static_cast<ThreadPool*>(nullptr), helpers}) {
+      int const num_threads = threads == nullptr ? 1 : threads->num_threads();
       SCOPED_TRACE(std::string(simd_target_name(target)) + ", " + std::to_string(num_threads) +
                    " threads");
+      ExecContext ctx;
+      ctx.threads = threads;
       body(ctx);
     }
   }
