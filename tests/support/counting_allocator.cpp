@@ -85,6 +85,16 @@ void* operator new(std::size_t num_bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t num_bytes, std::align_val_t alignment) {
   return take(num_bytes, static_cast<std::size_t>(alignment));
 }
+void* operator new(std::size_t num_bytes, std::nothrow_t const&) noexcept {
+  try {
+    return take(num_bytes, kDefault);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t num_bytes, std::nothrow_t const& tag) noexcept {
+  return operator new(num_bytes, tag);
+}
 void operator delete(void* pointer) noexcept { std::free(pointer); }
 void operator delete[](void* pointer) noexcept { std::free(pointer); }
 void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
