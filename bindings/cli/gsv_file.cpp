@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <unistd.h>
 
@@ -100,9 +101,11 @@ std::size_t read_head(std::filesystem::path const& path, ConstBytes bytes, GsvFi
 
 std::uint64_t GsvFile::num_elements() const noexcept { return product(shape).value_or(0); }
 
-GsvFile read_gsv(std::filesystem::path const& path) {
+GsvFile read_gsv(std::filesystem::path const& path) { return parse_gsv(read_all(path), path); }
+
+GsvFile parse_gsv(Buffer content, std::filesystem::path const& path) {
   GsvFile file;
-  file.storage = read_all(path);
+  file.storage = std::move(content);
   ConstBytes const bytes = file.storage.bytes();
   if (bytes.size() < kMagic.size() ||
       std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {

@@ -26,6 +26,9 @@ struct GsvFile {
 /// The payload itself is only known to be there in full and to be what was written.
 [[nodiscard]] GsvFile read_gsv(std::filesystem::path const& path);
 
+/// The same of bytes that are in memory already; the path is for the sentence of an error.
+[[nodiscard]] GsvFile parse_gsv(Buffer content, std::filesystem::path const& path);
+
 /// The file appears whole or not at all. Throws Error(io_error).
 void write_gsv(std::filesystem::path const& path, GsvFile const& file);
 

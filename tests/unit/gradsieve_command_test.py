@@ -311,27 +311,29 @@ class Mistakes(Command):
 class Damage(Command):
     SPECS = ("topk(0.1) | int8 | zstd ; feedback=residual", "randomk(0.1)", "cltk(0.1)")
 
-    def test_every_truncation_is_noticed(self):
+    def replace(self, content):
+        self.file.unlink()  # some file systems flush a file that is written over
+        self.file.write_bytes(content)
+
+    # gsv_file_test goes through all places; here a few of them go through the program.
+    def test_a_truncated_file_is_noticed(self):
         write_npy(self.input, gradient(300))
         self.encode(self.SPECS[0])
         good = self.file.read_bytes()
-        for length in sorted({*range(0, 160, 7), *range(160, len(good), 41), len(good) - 1}):
-            self.file.write_bytes(good[:length])
+        for content in (good[:20], good[:100], good[:-9], good[:-1], good + b"\0"):
+            self.replace(content)
             self.fails(1, "out.gsv", "decode", self.file, self.back)
-        self.file.write_bytes(good + b"\0")
-        self.fails(1, "out.gsv", "decode", self.file, self.back)
         self.assertFalse(self.back.exists())
 
-    def test_every_flipped_bit_is_noticed(self):
+    def test_a_flipped_bit_is_noticed(self):
         for spec in self.SPECS:
             write_npy(self.input, gradient(300))
             self.encode(spec)
             good = self.file.read_bytes()
-            rng = random.Random(5)
-            for position in sorted({*range(0, 48), *rng.sample(range(48, len(good)), 40)}):
+            for position in (3, 9, 13, 17, 25, 41, 50, len(good) // 2, len(good) - 12, len(good) - 1):
                 damaged = bytearray(good)
-                damaged[position] ^= 1 << rng.randrange(8)
-                self.file.write_bytes(damaged)
+                damaged[position] ^= 4
+                self.replace(damaged)
                 self.fails(1, "out.gsv", "decode", self.file, self.back)
             self.assertFalse(self.back.exists())
 
