@@ -60,8 +60,8 @@ inline constexpr std::uint32_t kNanBits = 0x7fc00000U;
   // The last bit of a float at 1/2 is the quantum of subnormal halves, so the sum rounds to it.
   std::uint32_t const subnormal = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
   std::uint32_t const rounded = magnitude < 0x38800000U ? subnormal : normal;
-  // From 2^16 on; below it a carry out of the mantissa makes 0x7c00 by itself.
-  std::uint32_t const clamped = rounded < largest && magnitude < 0x47800000U ? rounded : largest;
+  // What is too large comes out above 0x7c00, and a carry out of the last mantissa makes just that.
+  std::uint32_t const clamped = rounded < largest ? rounded : largest;
   std::uint32_t const absolute = magnitude == kInfinityBits ? 0x7c00U : clamped;
   return static_cast<std::uint16_t>(magnitude > kInfinityBits ? 0x7e00U : absolute | sign);
 }
