@@ -37,9 +37,6 @@ double distance_squared(Floats const& a, Floats const& b) {
   return sum;
 }
 
-// --- deterministic
-// -----------------------------------------------------------------------------------
-
 class DeterministicClaim : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(DeterministicClaim, SameGradientSeedStepAndTensorGiveTheSameBytes) {
@@ -68,9 +65,6 @@ INSTANTIATE_TEST_SUITE_P(
                                     {1, 33, 1025})),
     count_case_name);
 
-// --- lossless
-// ----------------------------------------------------------------------------------------
-
 class LosslessClaim : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(LosslessClaim, DecodesToTheSameBits) {
@@ -94,9 +88,6 @@ INSTANTIATE_TEST_SUITE_P(Registry, LosslessClaim,
                                                          {0, 1, 33, 1025})),
                          count_case_name);
 
-// --- fixed_rate
-// --------------------------------------------------------------------------------------
-
 class FixedRateClaim : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(FixedRateClaim, BodyLengthFollowsFromTheElementCount) {
@@ -118,9 +109,6 @@ INSTANTIATE_TEST_SUITE_P(Registry, FixedRateClaim,
                                                          }),
                                                          {0, 1, 33, 1025})),
                          count_case_name);
-
-// --- unbiased
-// ----------------------------------------------------------------------------------------
 
 class UnbiasedClaim : public ::testing::TestWithParam<CountCase> {};
 
@@ -162,9 +150,6 @@ INSTANTIATE_TEST_SUITE_P(Registry, UnbiasedClaim,
                                                          }),
                                                          {7, 33})),
                          count_case_name);
-
-// --- contraction
-// -------------------------------------------------------------------------------------
 
 class ContractionClaim : public ::testing::TestWithParam<CountCase> {};
 
@@ -217,9 +202,6 @@ INSTANTIATE_TEST_SUITE_P(
                                     {1, 7, 31, 33, 255, 1025})),
     count_case_name);
 
-// --- shared_indices
-// ----------------------------------------------------------------------------------
-
 class SharedIndicesClaim : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(SharedIndicesClaim, AllRanksChooseTheSameElements) {
@@ -265,9 +247,6 @@ INSTANTIATE_TEST_SUITE_P(
                                     {1, 33, 1025})),
     count_case_name);
 
-// --- elementwise
-// -------------------------------------------------------------------------------------
-
 class ElementwiseClaim : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(ElementwiseClaim, ShardsCutAtBlockBordersDecodeLikeTheWhole) {
@@ -302,9 +281,6 @@ INSTANTIATE_TEST_SUITE_P(
                                     }),
                                     {1, 33, 1025, 9000})),
     count_case_name);
-
-// --- f64
-// ---------------------------------------------------------------------------------------------
 
 class F64Claim : public ::testing::TestWithParam<CountCase> {};
 

@@ -108,9 +108,6 @@ INSTANTIATE_TEST_SUITE_P(Registry, DamageTest,
                          ::testing::ValuesIn(with_counts(all_specs(), {0, 1, 33, 255})),
                          count_case_name);
 
-// --- rounds that agree on something
-// ------------------------------------------------------------------
-
 class AgreementDamageTest : public ::testing::TestWithParam<CountCase> {};
 
 TEST_P(AgreementDamageTest, RejectsOrSurvivesEveryChangedWord) {

@@ -65,9 +65,6 @@ std::vector<T> reduce_once(int world_size, HookOptions const& options, std::size
   return results[0];
 }
 
-// --- C-28
-// -------------------------------------------------------------------------------------------
-
 struct KeepAll {
   std::string name;
   std::string spec;
@@ -128,9 +125,6 @@ TEST(AverageOfSigns, AvgC28HoldsWhereAllMagnitudesAreEqual) {
     ASSERT_EQ(result[i], i % 3 == 0 ? -2.5F : 2.5F) << "element " << i;
 }
 
-// --- C-29, C-30
-// -------------------------------------------------------------------------------------
-
 TEST(AverageOfHalves, AvgC29Fp16SumDoesNotOverflow) {
   for (char const* spec :
        {"none", "fp16", "fp16 ; exchange=gather", "bf16", "topk(density=1)", "int8"}) {
@@ -166,9 +160,6 @@ TEST(AverageOfHalves, AvgC30SmallAddendsSurviveInEveryRankOrder) {
     }
   }
 }
-
-// --- C-31, C-32
-// -------------------------------------------------------------------------------------
 
 TEST(AverageOfOne, AvgC31OneRankGetsItsOwnGradient) {
   std::vector<float> const gradient = {1.0F, 2.0F, 3.0F, 4.0F};
@@ -213,9 +204,6 @@ TEST(AverageOfTwo, AvgC32Fp16OnTheWireGivesFloatsBack) {
         << spec;
   }
 }
-
-// --- C-33
-// -------------------------------------------------------------------------------------------
 
 class AverageOfTypes : public ::testing::TestWithParam<SpecCase> {};
 

@@ -149,9 +149,6 @@ TEST(Feedback, DecayMultipliesWhatWaits) {
   });
 }
 
-// --- loss scaling
-// ------------------------------------------------------------------------------------
-
 class LossScale : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LossScale, AmpC63AWindowWithAnInfinityLeavesNoTrace) {

@@ -261,9 +261,10 @@ def checksum_of(behind):
     return num.checksum(behind)
 
 
-def file_bytes(spec, dtype, sizes, payload_bytes):
+def file_bytes(spec, dtype, seed, sizes, payload_bytes):
     """What `gradsieve encode` writes."""
     text = spec.encode()
-    head = b"GSVFILE1" + struct.pack("<IIQQ", len(text), dtype, math.prod(sizes), len(sizes))
+    head = b"GSVFILE1" + struct.pack("<IIQQQ", len(text), dtype, math.prod(sizes), seed, len(sizes))
     head += struct.pack(f"<{len(sizes)}Q", *sizes) + text
-    return pad(head, 16) + payload_bytes
+    content = pad(head, 16) + payload_bytes
+    return content + struct.pack("<Q", num.checksum(content))

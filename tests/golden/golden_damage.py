@@ -204,3 +204,32 @@ def agreement(k):
         put("huge_count", 8, u64(2 ** 63)), put("form_shared", 16, u32(0)),
         put("form_7", 16, u32(7)), put("index_bytes_of_ones", -4, b"\xff" * 4),
     ]
+
+
+FILE = [
+    cut("no_bytes", 0), cut("characters_alone", 8), cut("cut_in_the_sizes", 44), cut("half", 90),
+    cut("hash_missing", -8), cut("last_byte_missing", -1), ("one_byte_more", lambda data: data + b"\0"),
+    put("other_characters", 0, b"GSVFILE2"), put("spec_bytes_huge", 8, u32(2 ** 32 - 1)),
+    put("unknown_dtype", 12, u32(4)), put("other_num_elements", 16, u64(6)),
+    put("num_dimensions_huge", 32, u64(2 ** 61)), put("flipped_bit_of_the_seed", 24, b"\x01"),
+    put("flipped_bit_of_the_hash", -1, b"\x5a"),
+]
+
+
+def rehashed(checksum, edit):
+    """The same damage under a hash that fits: only the fields can tell."""
+    name, change = edit
+    def damage(data):
+        bad = change(data)[:-8]
+        return bad + u64(checksum(bad))
+    return f"{name}_rehashed", damage
+
+
+def file_fields(checksum, num_elements):
+    # Any size is right beside a size of 0.
+    sizes = [put("first_size_huge", 40, u64(2 ** 63))] if num_elements else []
+    return [rehashed(checksum, edit) for edit in (
+        put("other_characters", 0, b"GSVFILE2"), put("spec_bytes_huge", 8, u32(2 ** 32 - 1)),
+        put("unknown_dtype", 12, u32(4)), put("other_num_elements", 16, u64(6)),
+        put("num_dimensions_65", 32, u64(65)), put("num_dimensions_huge", 32, u64(2 ** 61)),
+        *sizes)]

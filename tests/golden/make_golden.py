@@ -9,6 +9,7 @@ The frames of the byte stage are zstd's own and not ours to pin: stored bodies a
 a frame assembled by hand from RFC 8878 is golden for decoding alone.
 """
 import json
+import math
 import pathlib
 import struct
 import sys
@@ -251,6 +252,26 @@ def cltk(golden):
             "damaged": damage.edits(agreed, damage.agreement(k))}
 
 
+def files(golden):
+    """Whole .gsv files: a matrix, a vector of sparse values, and an array without elements."""
+    described = []
+    for name, spec, dtype, sizes, encode in (
+            ("file_matrix", "int8(block=16, rounding=nearest)", 0, [3, 7], codec.int8(16)),
+            ("file_halves", "none", 2, [5], codec.none_f32),
+            ("file_without_elements", "none", 3, [4, 0, 2], codec.none_f64)):
+        n = math.prod(sizes)
+        values = heavy_tailed(n, 40 + n)
+        body, _ = encode(values)
+        payload = codec.payload([body], codec.CODECS[spec.split("(")[0]], n, rank=3, step=11)
+        data = codec.file_bytes(spec, dtype, SEED, sizes, payload)
+        golden.files[f"{name}.bin"] = data
+        described.append({"name": name, "spec": spec, "dtype": dtype, "seed": f"{SEED:016x}",
+                          "sizes": sizes, "payload": payload.hex(), "file": f"{name}.bin",
+                          "damaged": damage.edits(
+                              data, damage.FILE + damage.file_fields(num.checksum, n))})
+    return described
+
+
 def numbers():
     """Known answers of Philox and of what is made of it."""
     def words(values):
@@ -287,19 +308,20 @@ def everything():
     sparse(golden)
     sums_and_stages(golden)
     index = {"license": "SPDX-License-Identifier: Apache-2.0", "seed": f"{SEED:016x}",
-             "rank": RANK, "numbers": numbers(), "cltk": cltk(golden), "cases": golden.cases}
-    files = {f"payloads/{name}": data for name, data in golden.files.items()}
-    files["golden.json"] = (json.dumps(index, indent=1) + "\n").encode()
-    return files
+             "rank": RANK, "numbers": numbers(), "cltk": cltk(golden), "files": files(golden),
+             "cases": golden.cases}
+    written = {f"payloads/{name}": data for name, data in golden.files.items()}
+    written["golden.json"] = (json.dumps(index, indent=1) + "\n").encode()
+    return written
 
 
 def main(arguments):
-    files = everything()
+    written = everything()
     if arguments == ["--check"]:
         present = {f"payloads/{p.name}" for p in (HERE / "payloads").glob("*")} | {"golden.json"}
-        wrong = sorted(name for name, data in files.items()
+        wrong = sorted(name for name, data in written.items()
                        if not (HERE / name).exists() or (HERE / name).read_bytes() != data)
-        wrong += sorted(present - set(files))
+        wrong += sorted(present - set(written))
         for name in wrong:
             print(f"golden: {name} is not what make_golden.py makes", file=sys.stderr)
         return 1 if wrong else 0
@@ -307,9 +329,9 @@ def main(arguments):
         print(__doc__, file=sys.stderr)
         return 2
     (HERE / "payloads").mkdir(exist_ok=True)
-    for name, data in files.items():
+    for name, data in written.items():
         (HERE / name).write_bytes(data)
-    print(f"golden: wrote {len(files)} files, {sum(map(len, files.values()))} bytes")
+    print(f"golden: wrote {len(written)} files, {sum(map(len, written.values()))} bytes")
     return 0
 
 

@@ -47,6 +47,12 @@ Floats decode(std::string const& spec, Floats const& gradient, std::uint64_t ste
   return outcome.mean;
 }
 
+/// The nearest whole number to density·n in exact arithmetic: a long double holds the product.
+std::size_t count_of(double density, std::size_t n) {
+  auto const product = static_cast<long double>(density) * static_cast<long double>(n);
+  return std::clamp<std::size_t>(static_cast<std::size_t>(std::floor(product + 0.5L)), 1, n);
+}
+
 char const* const kDeterministic[] = {"none",
                                       "fp16",
                                       "int8(block=16)",
@@ -117,8 +123,7 @@ RC_GTEST_PROP(Law, TopkIsTheBestChoiceAndPrefersLowIndices, ()) {
   auto const gradient = *rc::gen::nonEmpty(rc::gen::container<Floats>(any_finite()));
   double const density = *rc::gen::element(0.01, 0.1, 0.34, 0.8, 1.0);
   std::size_t const n = gradient.size();
-  auto const k = std::clamp<std::size_t>(
-      static_cast<std::size_t>(std::floor(density * static_cast<double>(n) + 0.5)), 1, n);
+  std::size_t const k = count_of(density, n);
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
@@ -146,9 +151,7 @@ RC_GTEST_PROP(Law, RandomkTakesOneOfEveryStratum, ()) {
     if (outcome.mean[i] != 0.0F) chosen.push_back(i);
   }
   std::size_t const k = chosen.size();
-  RC_ASSERT(
-      k == std::clamp<std::size_t>(
-               static_cast<std::size_t>(std::floor(density * static_cast<double>(n) + 0.5)), 1, n));
+  RC_ASSERT(k == count_of(density, n));
   for (std::size_t j = 0; j < k; ++j) {
     RC_ASSERT(chosen[j] >= j * n / k);
     RC_ASSERT(chosen[j] < (j + 1) * n / k);
