@@ -130,6 +130,52 @@ TEST(Ratio, RatioC85OneRankListsItsTimesAndNoExchange) {
   });
 }
 
+// Promise 8: where pairs of all ranks would take more bytes than a dense sum, auto sends dense and
+// says why. Per rank and element, four ranks: a gather sends 3·(4·density + 1/8) bytes, a dense sum
+// 2·3/4·4 = 6: they meet at a density of 0.47.
+TEST(StandAside, AutoSendsDenseWhereCompressionWouldLose) {
+  for (char const* density : {"0.01", "0.44", "0.5", "0.9"}) {
+    bool const loses = std::string(density) >= "0.5";
+    SCOPED_TRACE(density);
+    test::run_ranks(4, [&](Transport& inner) {
+      CountingTransport transport(inner);
+      std::string const spec = "topk(density=" + std::string(density) + ") ; feedback=residual";
+      HookRank rank(transport, options_for(spec), one_bucket_each({20000}));
+      HookRank forced(transport, options_for(spec + " ; exchange=gather"),
+                      one_bucket_each({20000}));
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        std::uint64_t const before = transport.bytes(Channel::data);
+        rank.step(step);
+        EXPECT_LE(transport.bytes(Channel::data) - before, 20000 * 6 + 1024u);
+        forced.step(step);
+      }
+      Stats const stats = rank.hook().tensor_stats()[0];
+      EXPECT_EQ(stats.spec.starts_with("none"), loses) << stats.spec;
+      EXPECT_EQ(stats.exchange, loses ? "all_reduce" : "gather");
+      EXPECT_TRUE(forced.hook().tensor_stats()[0].spec.starts_with("topk"));
+      std::ostringstream text;
+      rank.hook().describe(text);
+      EXPECT_EQ(text.str().find("dense sum") != std::string::npos, loses) << text.str();
+      if (!loses) return;
+
+      float dense = 0.0F;  // the sum of an all_reduce, in rank order, then the weight
+      for (int r = 0; r < 4; ++r) dense += heavy_tailed_of(r, 5, "t0", 20000)[123];
+      EXPECT_EQ(rank.bucket(0)[123], 0.25F * dense);
+      for (float const x : rank.hook().residual("t0")) ASSERT_EQ(x, 0.0F);
+    });
+  }
+}
+
+TEST(StandAside, StrictModeRefusesInsteadAtPlanTime) {
+  test::run_ranks(4, [](Transport& transport) {
+    HookOptions options = options_for("topk(density=0.9) ; feedback=residual");
+    options.strict = true;
+    Layout const layout = one_bucket_each({20000});
+    Hook hook(transport, options);
+    EXPECT_THROW(hook.plan(layout.tensors, layout.buckets), Error);
+  });
+}
+
 TEST(Testing, TestingC86AMissingBackendIsAnErrorAtPlanTime) {
   test::run_ranks(2, [](Transport& transport) {
     HookOptions options = options_for("topk(density=0.01) ; feedback=residual");

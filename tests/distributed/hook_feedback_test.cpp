@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases of error feedback (C-22 to C-27) and of loss scaling (C-63 to C-65) as a trainer meets
 // them.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -181,6 +182,39 @@ TEST_P(LossScale, AmpC63AWindowWithAnInfinityLeavesNoTrace) {
       reference.step(step, gradient_of);
       EXPECT_EQ(bits_of(rank.bucket(0)), bits_of(reference.bucket(0))) << "step " << step;
       EXPECT_EQ(bits_of(rank.hook().residual("t0")), bits_of(reference.hook().residual("t0")));
+    }
+  });
+}
+
+TEST_P(LossScale, AmpC63UnderMergeTheFinitePartOfTheWindowWaits) {
+  auto const overflowing = [](int rank, std::uint64_t step, std::string const& tensor,
+                              std::uint64_t count) {
+    std::vector<float> gradient = heavy_tailed_of(rank, step, tensor, count);
+    if (step % 4 == 2 && rank == 1) gradient[step] = kInfinity;
+    return gradient;
+  };
+  test::run_ranks(2, [&](Transport& transport) {
+    HookRank rank(transport, options_for(GetParam()), one_bucket_each({600}));
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      if (step % 4 != 2) {
+        rank.step(step, overflowing);
+        continue;
+      }
+      std::vector<float> const before = rank.hook().residual("t0");
+      EXPECT_TRUE(rank.attempt(step, overflowing).result.found_nonfinite);
+      rank.after_begin = [&, before, step] {
+        std::vector<float> const after = rank.hook().residual("t0");
+        std::vector<float> const given = overflowing(transport.rank(), step, "t0", 600);
+        float largest = 0.0F;
+        for (std::size_t i = 0; i < 600; ++i) {
+          if (std::isfinite(given[i])) largest = std::max(largest, std::abs(given[i] + before[i]));
+        }
+        for (std::size_t i = 0; i < 600; ++i) {
+          float const finite = std::isfinite(given[i]) ? given[i] : 0.0F;
+          // (c − ĉ) + ĉ: three roundings, each of a number not above twice the largest.
+          ASSERT_NEAR(after[i], finite + before[i], 3 * 0x1p-23F * largest) << "element " << i;
+        }
+      };
     }
   });
 }
