@@ -3,6 +3,8 @@
 
 #include "gradsieve/registry.hpp"
 
+#include "compressors/half_codec.hpp"
+
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
@@ -16,25 +18,14 @@ namespace gradsieve {
 /// Claims:     fixed_rate, elementwise; unbiased with rounding=stochastic
 /// Payload:    2·n bytes; docs/wire_format.md#bodies-of-value-codecs, id 2
 /// State:      none
-/// Workspace:  4·n bytes, for the three-pass form
+/// Workspace:  4·n bytes, for what the residual loses
 /// Edge cases: saturates at the largest finite bf16; what lies below the smallest becomes 0
-/// Cost:       one pass, 4 bytes read and 2 written per element
-class Bf16Compressor final : public Compressor {
+/// Cost:       one pass over memory, with feedback as well: 8 bytes read, 6 written per element
+class Bf16Compressor final : public HalfCodec {
  public:
   explicit Bf16Compressor(Params const& params);
 
   [[nodiscard]] Claims claims() const noexcept override;
-  [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
-
- private:
-  Status do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,
-                   std::span<float const> corrected, StateView state,
-                   Body body) const noexcept override;
-  Status do_decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body,
-                       float weight, StateView state,
-                       std::span<float> accumulator) const noexcept override;
-
-  kernels::Rounding rounding_;
 };
 
 }  // namespace gradsieve

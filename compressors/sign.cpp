@@ -6,6 +6,7 @@
 #include <string>
 
 #include "compressors/body_fields.hpp"
+#include "compressors/cached_parts.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
@@ -62,39 +63,69 @@ std::size_t SignCompressor::workspace_bytes(TensorInfo const& piece) const noexc
       static_cast<std::size_t>(num_blocks(piece.num_elements, block_elements_)) * sizeof(float));
 }
 
-/// The place of the scales depends on whether the plane of zeros travels, which is known only after
-/// they are made.
-Status SignCompressor::write(ExecContext const& ctx, std::span<float const> corrected,
-                             std::span<float> residual, Body body) const noexcept {
-  Layout const most(corrected.size(), block_elements_, true);
-  Bytes const out = body.resize(most.num_bytes);
-  if (out.empty()) return kBodyTooSmall;
-  WorkspaceScope const scope(*ctx.workspace);
-  std::span<float> const scales =
-      ctx.workspace->take<float>(num_blocks(corrected.size(), block_elements_));
-  if (scales.empty()) return kWorkspaceTooSmall;
-  bool const has_zeros = kernels::sign(
-      ctx, corrected, block_elements_, out.subspan(kHeaderBytes, most.plane_bytes),
-      out.subspan(kHeaderBytes + most.plane_bytes, most.plane_bytes), scales, residual);
-  Layout const at(corrected.size(), block_elements_, has_zeros);
-  wire::store<std::uint32_t>(out.data(), has_zeros ? 1 : 0);
-  std::fill_n(out.data() + at.planes_end, at.scales_begin - at.planes_end, std::byte{0});
-  std::memcpy(out.data() + at.scales_begin, scales.data(), scales.size_bytes());
+/// What a new body is made of while it is not known whether the plane of zeros travels: that
+/// decides the place of the scales.
+struct SignCompressor::Draft {
+  Bytes out;
+  Bytes signs;
+  Bytes zeros;
+  std::span<float> scales;
+};
+
+Status SignCompressor::open(ExecContext const& ctx, std::uint64_t num_elements, Body body,
+                            Draft& draft) const noexcept {
+  Layout const most(num_elements, block_elements_, true);
+  draft.out = body.resize(most.num_bytes);
+  if (draft.out.empty()) return kBodyTooSmall;
+  draft.signs = draft.out.subspan(kHeaderBytes, most.plane_bytes);
+  draft.zeros = draft.out.subspan(kHeaderBytes + most.plane_bytes, most.plane_bytes);
+  draft.scales = ctx.workspace->take<float>(num_blocks(num_elements, block_elements_));
+  return draft.scales.empty() ? kWorkspaceTooSmall : Status{};
+}
+
+void SignCompressor::close(Draft const& draft, std::uint64_t num_elements, bool has_zeros,
+                           Body body) const noexcept {
+  Layout const at(num_elements, block_elements_, has_zeros);
+  wire::store<std::uint32_t>(draft.out.data(), has_zeros ? 1 : 0);
+  std::fill_n(draft.out.data() + at.planes_end, at.scales_begin - at.planes_end, std::byte{0});
+  std::memcpy(draft.out.data() + at.scales_begin, draft.scales.data(), draft.scales.size_bytes());
   static_cast<void>(body.resize(at.num_bytes));
-  return {};
 }
 
 Status SignCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,
                                  std::span<float const> corrected, StateView,
                                  Body body) const noexcept {
-  return write(ctx, corrected, {}, body);
+  WorkspaceScope const scope(*ctx.workspace);
+  Draft draft;
+  GRADSIEVE_RETURN_IF_ERROR(open(ctx, corrected.size(), body, draft));
+  bool const has_zeros = kernels::sign(ctx, corrected, block_elements_, draft.signs, draft.zeros,
+                                       draft.scales, {});
+  close(draft, corrected.size(), has_zeros, body);
+  return {};
 }
 
 Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, TensorInfo const&,
                                                ConstTensorView gradient, ResidualView residual,
                                                StateView, Body body) const noexcept {
-  ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
-  return write(ctx, residual.out, residual.out, body);
+  std::uint64_t const n = gradient.num_elements;
+  WorkspaceScope const scope(*ctx.workspace);
+  Draft draft;
+  GRADSIEVE_RETURN_IF_ERROR(open(ctx, n, body, draft));
+  bool has_zeros = false;
+  for_cached_parts(ctx, n, block_elements_, [&](std::uint64_t begin, std::uint64_t count) {
+    ResidualView const part = part_of(residual, begin, count);
+    ctx.words->flags |= kernels::compensate(ctx, gradient.slice(begin, count), part);
+    std::size_t const byte = static_cast<std::size_t>(begin / 8);
+    bool const found = kernels::sign(
+        ctx, part.out, block_elements_, draft.signs.subspan(byte, wire::bytes_for_bits(count)),
+        draft.zeros.subspan(byte, wire::bytes_for_bits(count)),
+        draft.scales.subspan(static_cast<std::size_t>(begin / block_elements_),
+                             static_cast<std::size_t>(num_blocks(count, block_elements_))),
+        part.out);
+    has_zeros = has_zeros || found;
+  });
+  close(draft, n, has_zeros, body);
+  return {};
 }
 
 Status SignCompressor::do_decode_add(ExecContext const& ctx, int, TensorInfo const&,

@@ -19,7 +19,7 @@ namespace gradsieve {
 /// State:      none
 /// Workspace:  4 bytes per block
 /// Edge cases: an all-zero block has scale 0
-/// Cost:       compensate, then kernels::sign: two passes over the gradient
+/// Cost:       one pass over memory: compensate and kernels::sign by turns on cached parts
 /// Errors:     invalid_argument if the block is not a multiple of 8: two shards would share a byte
 class SignCompressor final : public Compressor {
  public:
@@ -41,8 +41,11 @@ class SignCompressor final : public Compressor {
                        float weight, StateView state,
                        std::span<float> accumulator) const noexcept override;
 
-  Status write(ExecContext const& ctx, std::span<float const> corrected, std::span<float> residual,
-               Body body) const noexcept;
+  struct Draft;
+  Status open(ExecContext const& ctx, std::uint64_t num_elements, Body body,
+              Draft& draft) const noexcept;
+  void close(Draft const& draft, std::uint64_t num_elements, bool has_zeros,
+             Body body) const noexcept;
 
   std::uint64_t block_elements_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding (feedback included) and decoding of one spec on one distribution, in units of `update`.
+// Encoding (feedback included) and decoding of one spec on one kind of data, beside `update`.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,15 @@
 
 #include "gradsieve/gradsieve.hpp"
 
+#include "bench/micro/bench_data.hpp"
+#include "bench/micro/paired.hpp"
+
 namespace gradsieve::bench {
 
-enum class Distribution { gauss, heavy, ties, sorted, zeros, rows };
-[[nodiscard]] char const* distribution_name(Distribution distribution);
-[[nodiscard]] std::vector<float> make_distribution(Distribution distribution,
-                                                   std::uint64_t num_elements);
+/// What is timed: encode with the residual in place (rollback=merge), from one residual to another
+/// (rollback=exact), or decode.
+enum class Operation { encode, encode_exact, decode };
+[[nodiscard]] char const* operation_name(Operation operation);
 
 struct CodecCase {
   std::string spec;
@@ -22,22 +25,28 @@ struct CodecCase {
   int num_threads = 1;
 };
 
-/// One chain with its buffers; every call of a method does one step's work and returns its seconds.
+/// One chain with its buffers. Before each piece of work the residual is put back, so that all see
+/// the same sum of gradient and residual, however many rounds there are.
 class CodecBench {
  public:
-  explicit CodecBench(CodecCase const& which);
+  CodecBench(CodecCase const& which, std::string const& trace_folder);
 
-  double update();  ///< r += g on the same buffers: 12 bytes of traffic per element
-  double encode();  ///< gradient and residual in, body and residual out
-  double decode();  ///< accumulator += weight · decode(body)
+  /// r += g on the same buffers: 12 bytes of traffic per element.
+  [[nodiscard]] PairedRounds::Work update();
+  [[nodiscard]] PairedRounds::Work work(Operation operation);
   [[nodiscard]] double bits_per_element() const;
 
  private:
+  [[nodiscard]] ExecContext context();
+  void restore();
+  void encode(std::span<float> residual_out);
+  void decode();
+
   Chain chain_;
   TensorInfo info_;
   ThreadPool threads_;
-  std::vector<float> source_;
-  Buffer gradient_, residual_, accumulator_, body_, work_;
+  std::vector<float> saved_residual_;
+  Buffer gradient_, residual_, other_residual_, accumulator_, body_, work_;
   std::vector<SlotInfo> slot_infos_;
   std::vector<Buffer> slot_memory_;
   std::vector<SlotView> slots_;
@@ -46,8 +55,6 @@ class CodecBench {
   StepWords words_;
   std::uint64_t body_bytes_ = 0;
   int round_ = 0;
-
-  [[nodiscard]] ExecContext context();
 };
 
 }  // namespace gradsieve::bench

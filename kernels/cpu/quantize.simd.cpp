@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block is read from memory once: pass A makes c and finds the largest magnitude, pass B, which
-// finds c in the first-level cache, quantizes, packs and writes the residual.
+// A window of blocks is read from memory once: pass A makes c and finds the largest magnitudes,
+// pass B, which finds c in the first-level cache, quantizes, packs and writes the residual.
 #include "kernels/cpu/quantize.simd.hpp"
 
 #include <cstring>
@@ -14,8 +14,16 @@ namespace {
 
 /// Elements for which random numbers and unpacked codes are made at a time.
 constexpr std::uint64_t kTileElements = 1024;
+/// Elements of the innermost loop: a multiple of every vector.
+constexpr std::uint64_t kGroupElements = 64;
 
 std::uint64_t smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
+
+/// What is worked on at a time: one block, or as many short ones as a tile holds.
+std::uint64_t window_elements(std::uint64_t block_elements) {
+  return block_elements < kTileElements ? kTileElements - kTileElements % block_elements
+                                        : block_elements;
+}
 
 /// The 16-bit random numbers of a window of elements.
 class RandomWindow {
@@ -47,17 +55,29 @@ class RandomWindow {
   alignas(64) std::uint16_t numbers_[kTileElements + 8 + kPhiloxSlack];
 };
 
-/// Two codes a byte. A run may be packed in pieces of any length: an odd code out waits.
+/// Two codes a byte. Codes wait until there are many, and an odd one out for the next of them.
 class NibblePacker {
  public:
   explicit NibblePacker(unsigned char* out) : out_(out) {}
 
-  /// Where to write the codes of the next piece, at most kTileElements of them.
-  signed char* next() { return codes_ + num_waiting_; }
+  /// Where to write the next `count` codes, at most kTileElements of them.
+  signed char* next(std::uint64_t count) {
+    if (num_codes_ + count > kCapacity) pack();
+    signed char* const place = codes_ + num_codes_;
+    num_codes_ += count;
+    return place;
+  }
 
-  void pack(std::uint64_t count) {
-    std::uint64_t const num_codes = num_waiting_ + count;
-    std::uint64_t const num_pairs = num_codes / 2;
+  void finish() {
+    pack();
+    if (num_codes_ != 0) *out_ = static_cast<unsigned char>(codes_[0] & 0xf);
+  }
+
+ private:
+  static constexpr std::uint64_t kCapacity = 2 * kTileElements;
+
+  void pack() {
+    std::uint64_t const num_pairs = num_codes_ / 2;
     unsigned char* const out = out_;  // bytes may alias the member and would keep it in memory
     GRADSIEVE_INDEPENDENT_ITERATIONS
     for (std::uint64_t i = 0; i < num_pairs; ++i) {
@@ -66,40 +86,32 @@ class NibblePacker {
       out[i] = static_cast<unsigned char>((pair & 0xfU) | ((pair >> 4) & 0xf0U));
     }
     out_ += num_pairs;
-    num_waiting_ = num_codes % 2;
-    if (num_waiting_ != 0) codes_[0] = codes_[num_codes - 1];
+    codes_[0] = codes_[2 * num_pairs];
+    num_codes_ %= 2;
   }
 
-  void finish() {
-    if (num_waiting_ != 0) *out_ = static_cast<unsigned char>(codes_[0] & 0xf);
-  }
-
- private:
   unsigned char* out_;
-  std::uint64_t num_waiting_ = 0;
-  alignas(64) signed char codes_[kTileElements + 64];
+  std::uint64_t num_codes_ = 0;
+  alignas(64) signed char codes_[kCapacity + 64] = {};
 };
 
 // --- pass A --------------------------------------------------------------------------------------
 
-struct BlockRange {
-  std::int32_t largest_bits = 0;  // magnitudes of finite floats are in the order of their bits
-  std::uint32_t non_finite = 0;
-};
-
+/// The largest magnitude among the sums g + carry·e, by its bits: they are in the order of the
+/// magnitudes, and what is not finite lies above all that is.
 template <typename Residual>
-void compensate_row(float const* gradient, Residual residual_in, float carry, std::uint64_t count,
-                    float* corrected, BlockRange& range) {
-  std::int32_t largest_bits = range.largest_bits;
-  std::uint32_t non_finite = range.non_finite;
+std::int32_t compensate_row(float const* gradient, Residual residual_in, float carry,
+                            std::uint64_t count, float* corrected) {
+  std::int32_t largest_bits = 0;
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
-    float const c = compensated(gradient[i], carry, residual_in[i], non_finite);
-    corrected[i] = c;
-    auto const magnitude = static_cast<std::int32_t>(bits_of(c) & ~kSignBit);
+    float const carried = carry * residual_in[i];
+    float const sum = gradient[i] + carried;
+    auto const magnitude = static_cast<std::int32_t>(bits_of(sum) & ~kSignBit);
     largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+    corrected[i] = magnitude < static_cast<std::int32_t>(kInfinityBits) ? sum : carried;
   }
-  range = {largest_bits, non_finite};
+  return largest_bits;
 }
 
 /// `residual_in` may be null: e = 0.
@@ -110,21 +122,48 @@ struct Source {
   float carry;
 };
 
-BlockRange compensate_block(Source const& source, std::uint64_t begin, std::uint64_t count,
-                            float* corrected) {
+/// Asks for what pass A will read `distance` elements from now, a few lines at a time: arithmetic
+/// then hides the way from memory. Addresses behind the end are never looked at.
+struct Ahead {
+  char const* gradient = nullptr;  ///< null: nothing is asked for
+  char const* residual_in = nullptr;
+  std::uint64_t gradient_size = 4;
+
+  Ahead() = default;
+  Ahead(Source const& source, std::uint64_t distance)
+      : gradient_size(source.type == ElementType::f32 ? 4 : 2) {
+    gradient = static_cast<char const*>(source.gradient) + distance * gradient_size;
+    residual_in = reinterpret_cast<char const*>(source.residual_in);
+    if (residual_in != nullptr) residual_in += distance * sizeof(float);
+  }
+
+  [[gnu::always_inline]] void prefetch(std::uint64_t at) const {
+    if (gradient == nullptr) return;
+    for (std::uint64_t line = 0; line < kGroupElements * gradient_size; line += 64) {
+      __builtin_prefetch(gradient + at * gradient_size + line);
+    }
+    if (residual_in == nullptr) return;
+    for (std::uint64_t line = 0; line < kGroupElements * sizeof(float); line += 64) {
+      __builtin_prefetch(residual_in + at * sizeof(float) + line);
+    }
+  }
+};
+
+std::int32_t compensate_block(Source const& source, std::uint64_t begin, std::uint64_t count,
+                              float* corrected) {
   alignas(64) float buffer[kTileElements];
-  BlockRange range;
+  std::int32_t largest_bits = 0;
   for (std::uint64_t done = 0; done < count; done += kTileElements) {
     std::uint64_t const n = smaller(kTileElements, count - done);
     std::uint64_t const at = begin + done;
     float const* const gradient = f32_row(source.gradient, source.type, at, n, buffer);
-    if (source.residual_in == nullptr) {
-      compensate_row(gradient, NoResidual{}, source.carry, n, corrected + done, range);
-    } else {
-      compensate_row(gradient, source.residual_in + at, source.carry, n, corrected + done, range);
-    }
+    std::int32_t const row_bits =
+        source.residual_in == nullptr
+            ? compensate_row(gradient, NoResidual{}, source.carry, n, corrected + done)
+            : compensate_row(gradient, source.residual_in + at, source.carry, n, corrected + done);
+    largest_bits = row_bits > largest_bits ? row_bits : largest_bits;
   }
-  return range;
+  return largest_bits;
 }
 
 float largest_magnitude(float const* corrected, std::uint64_t count) {
@@ -176,48 +215,72 @@ template <bool kStochastic>
   return q < levels ? q : levels;
 }
 
+struct Tile {
+  float const* corrected;
+  float scale;
+  float levels;
+  std::uint16_t const* random;
+  signed char* codes;
+  float* residual;
+};
+
 template <bool kStochastic, bool kResidual>
-void quantize_tile(float const* corrected, std::uint64_t count, float scale, float levels,
-                   std::uint16_t const* random, signed char* codes, float* residual) {
+[[gnu::always_inline]] inline void quantize_group(Tile tile, std::uint64_t begin,
+                                                  std::uint64_t count) {
+  float const* const corrected = tile.corrected + begin;
+  std::uint16_t const* const random = kStochastic ? tile.random + begin : nullptr;
+  signed char* const codes = tile.codes + begin;
+  float* const residual = kResidual ? tile.residual + begin : nullptr;
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
     float const c = corrected[i];
-    float const q = rounded_level<kStochastic>(c / scale, levels, kStochastic ? random[i] : 0);
+    float const q =
+        rounded_level<kStochastic>(c / tile.scale, tile.levels, kStochastic ? random[i] : 0);
     codes[i] = static_cast<signed char>(bits_of(q + kIntegerShift));
-    if constexpr (kResidual) residual[i] = c - q * scale;
+    if constexpr (kResidual) residual[i] = c - q * tile.scale;
   }
+}
+
+template <bool kStochastic, bool kResidual>
+void quantize_tile(Tile const& whole, std::uint64_t count, Ahead const& from, std::uint64_t at) {
+  Tile const tile = whole;  // by value: codes are bytes, and might otherwise be their fields
+  Ahead const ahead = from;
+  std::uint64_t i = 0;
+  for (; i + kGroupElements <= count; i += kGroupElements) {
+    ahead.prefetch(at + i);
+    quantize_group<kStochastic, kResidual>(tile, i, kGroupElements);
+  }
+  quantize_group<kStochastic, kResidual>(tile, i, count - i);
 }
 
 /// The block whose c stand at `corrected`; element `begin` of the run is its first.
 template <bool kStochastic, bool kResidual>
 void quantize_block(QuantizerRun const& run, float const* corrected, std::uint64_t begin,
-                    std::uint64_t count, float scale, RandomWindow& random, NibblePacker& packer) {
-  float const levels = run.bits == 8 ? 127.0F : 7.0F;
-  // A window of whole blocks if they are short: a block may not lie across its end.
-  std::uint64_t const window = run.block_elements < kTileElements
-                                   ? kTileElements - kTileElements % run.block_elements
-                                   : kTileElements;
+                    std::uint64_t count, float scale, RandomWindow& random, NibblePacker& packer,
+                    Ahead const& ahead) {
+  Tile tile = {};
+  tile.scale = scale;
+  tile.levels = run.bits == 8 ? 127.0F : 7.0F;
+  std::uint64_t const window = smaller(window_elements(run.block_elements), kTileElements);
   for (std::uint64_t done = 0; done < count; done += kTileElements) {
     std::uint64_t const n = smaller(kTileElements, count - done);
     std::uint64_t const at = begin + done;
-    std::uint16_t const* const numbers =
-        kStochastic ? random.of(at, n, smaller(window, run.num_elements - at)) : nullptr;
-    signed char* const codes =
-        run.bits == 8 ? reinterpret_cast<signed char*>(run.codes) + at : packer.next();
-    float* const residual = kResidual ? run.residual + at : nullptr;
+    tile.corrected = corrected + done;
+    tile.random = kStochastic ? random.of(at, n, smaller(window, run.num_elements - at)) : nullptr;
+    tile.codes =
+        run.bits == 8 ? reinterpret_cast<signed char*>(run.codes) + at : packer.next(n);
+    tile.residual = kResidual ? run.residual + at : nullptr;
     if (scale == 0.0F) {
-      std::memset(codes, 0, n);
-      if constexpr (kResidual) std::memmove(residual, corrected + done, n * sizeof(float));
+      std::memset(tile.codes, 0, n);
+      if constexpr (kResidual) std::memmove(tile.residual, tile.corrected, n * sizeof(float));
     } else {
-      quantize_tile<kStochastic, kResidual>(corrected + done, n, scale, levels, numbers, codes,
-                                            residual);
+      quantize_tile<kStochastic, kResidual>(tile, n, ahead, at);
     }
-    if (run.bits == 4) packer.pack(n);
   }
 }
 
 using QuantizeBlock = void(QuantizerRun const&, float const*, std::uint64_t, std::uint64_t, float,
-                           RandomWindow&, NibblePacker&);
+                           RandomWindow&, NibblePacker&, Ahead const&);
 
 QuantizeBlock* choose_quantize_block(bool is_stochastic, bool has_residual) {
   if (is_stochastic) return has_residual ? quantize_block<true, true> : quantize_block<true, false>;
@@ -262,7 +325,7 @@ void quantize_run(QuantizerRun const& run, float const* corrected) {
   for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
     std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
     *scale = scale_of(largest_magnitude(corrected + begin, count), levels);
-    quantize(run, corrected + begin, begin, count, *scale++, random, packer);
+    quantize(run, corrected + begin, begin, count, *scale++, random, packer, Ahead());
   }
   packer.finish();
 }
@@ -274,18 +337,28 @@ bool quantize_fused_run(QuantizerRun const& run, void const* gradient, ElementTy
   RandomWindow random(run.key, run.first_element);
   NibblePacker packer(run.codes);
   float const levels = run.bits == 8 ? 127.0F : 7.0F;
+  std::uint64_t const window = window_elements(run.block_elements);
+  Ahead const ahead(source, window);
   float* scale = run.scales;
-  std::uint32_t non_finite = 0;
-  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
-    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
-    float* const corrected = run.residual + begin;
-    BlockRange const range = compensate_block(source, begin, count, corrected);
-    non_finite |= range.non_finite;
-    *scale = scale_of(float_of(static_cast<std::uint32_t>(range.largest_bits)), levels);
-    quantize(run, corrected, begin, count, *scale++, random, packer);
+  bool is_finite = true;
+  for (std::uint64_t begin = 0; begin < run.num_elements; begin += window) {
+    std::uint64_t const end = begin + smaller(window, run.num_elements - begin);
+    auto const largest_bits = static_cast<std::uint32_t>(
+        compensate_block(source, begin, end - begin, run.residual + begin));
+    bool const window_is_finite = largest_bits < kInfinityBits;
+    is_finite = is_finite && window_is_finite;
+    for (std::uint64_t at = begin; at < end; at += run.block_elements) {
+      std::uint64_t const count = smaller(run.block_elements, end - at);
+      float* const corrected = run.residual + at;
+      float const largest = count == end - begin && window_is_finite
+                                ? float_of(largest_bits)
+                                : largest_magnitude(corrected, count);
+      *scale = scale_of(largest, levels);
+      quantize(run, corrected, at, count, *scale++, random, packer, ahead);
+    }
   }
   packer.finish();
-  return non_finite != 0;
+  return !is_finite;
 }
 
 void dequantize_add_run(unsigned char const* codes, unsigned char const* scales, int bits,
