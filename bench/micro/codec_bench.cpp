@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/micro/codec_bench.hpp"
 
+#include <algorithm>
 #include <cstring>
+
+#include "kernels/ops.hpp"
 
 namespace gradsieve::bench {
 namespace {
@@ -22,7 +25,7 @@ void check(Status status) {
 }  // namespace
 
 char const* operation_name(Operation operation) {
-  constexpr char const* kNames[] = {"encode", "encode_exact", "decode"};
+  constexpr char const* kNames[] = {"encode", "encode_exact", "decode", "select"};
   return kNames[static_cast<int>(operation)];
 }
 
@@ -87,8 +90,27 @@ PairedRounds::Work CodecBench::work(Operation operation) {
       return {prepare, [this] { encode(other_residual_.as<float>()); }};
     case Operation::decode:
       return {prepare, [this] { decode(); }};
+    case Operation::select:
+      return {prepare, [this] { select(); }};
   }
   return {};
+}
+
+void CodecBench::plan_select(double density) {
+  std::uint64_t const n = info_.num_elements;
+  num_selected_ = std::max<std::uint64_t>(
+      static_cast<std::uint64_t>(static_cast<double>(n) * density), 1);
+  indices_ = floats(num_selected_);
+  values_ = floats(num_selected_);
+  work_ = Buffer(kernels::topk_workspace_bytes(n, num_selected_), host_memory());
+  workspace_ = Workspace(work_.bytes());
+}
+
+void CodecBench::select() {
+  SparseView view{.indices = indices_.as<std::uint32_t>(), .values = values_.as<float>()};
+  std::span<float> const e = residual_.as<float>();
+  static_cast<void>(kernels::topk(context(), ConstTensorView(gradient_.as<float>()), {e, e, 1.0F},
+                                  num_selected_, view));
 }
 
 void CodecBench::encode(std::span<float> residual_out) {

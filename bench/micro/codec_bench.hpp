@@ -15,7 +15,8 @@ namespace gradsieve::bench {
 
 /// What is timed: encode with the residual in place (rollback=merge), from one residual to another
 /// (rollback=exact), or decode.
-enum class Operation { encode, encode_exact, decode };
+/// `select` is the kernel of exact top-k alone, without index coding or payload.
+enum class Operation { encode, encode_exact, decode, select };
 [[nodiscard]] char const* operation_name(Operation operation);
 
 struct CodecCase {
@@ -34,6 +35,8 @@ class CodecBench {
   /// r += g on the same buffers: 12 bytes of traffic per element.
   [[nodiscard]] PairedRounds::Work update();
   [[nodiscard]] PairedRounds::Work work(Operation operation);
+  /// What `select` selects.
+  void plan_select(double density);
   [[nodiscard]] double bits_per_element() const;
 
  private:
@@ -41,12 +44,15 @@ class CodecBench {
   void restore();
   void encode(std::span<float> residual_out);
   void decode();
+  void select();
 
   Chain chain_;
   TensorInfo info_;
   ThreadPool threads_;
   std::vector<float> saved_residual_;
   Buffer gradient_, residual_, other_residual_, accumulator_, body_, work_;
+  Buffer indices_, values_;  ///< of `select`
+  std::uint64_t num_selected_ = 0;
   std::vector<SlotInfo> slot_infos_;
   std::vector<Buffer> slot_memory_;
   std::vector<SlotView> slots_;

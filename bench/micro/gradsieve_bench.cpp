@@ -126,6 +126,15 @@ void run_index(benchmark::State& state, bool decode, std::uint64_t universe, dou
   state.counters["entropy_ratio"] = bench.entropy_ratio();
 }
 
+void run_select(benchmark::State& state, CodecCase const& which, double density,
+                Options const& options) {
+  CodecBench bench(which, options.trace_folder);
+  bench.plan_select(density);
+  PairedRounds rounds(timing_of(which.num_threads),
+                      {bench.update(), bench.update(), bench.work(Operation::select)});
+  run_rounds(state, rounds, 4 * which.num_elements);
+}
+
 std::string short_name(std::string const& spec) {
   std::string name;
   for (char const c : spec) {
@@ -138,6 +147,12 @@ std::string row_name(std::string const& operation, std::string const& what,
                      std::string const& distribution, std::uint64_t n, int num_threads) {
   return operation + "/" + what + "/" + distribution + "/n:" + std::to_string(n) +
          "/threads:" + std::to_string(num_threads);
+}
+
+std::string numbered(char const* format, double number) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, number);
+  return text;
 }
 
 template <typename Run>
@@ -171,6 +186,16 @@ void add_all(Options const& options) {
           }
         }
       }
+      for (double const density : {0.001, 0.01, 0.1}) {
+        for (int const threads : options.threads) {
+          CodecCase const which = {"none", distribution, n, threads};
+          add(row_name("select", numbered("topk(density=%g)", density),
+                       distribution_name(distribution), n, threads),
+              rounds, [which, density, options](benchmark::State& state) {
+                run_select(state, which, density, options);
+              });
+        }
+      }
       if (!options.with_peers || distribution > Distribution::ties) continue;
       for (PeerKind const& peer : peers) {
         CodecCase const which = {"none", distribution, n, 1};
@@ -182,9 +207,9 @@ void add_all(Options const& options) {
     }
     for (double const density : {0.001, 0.01, 0.1}) {
       for (bool const decode : {false, true}) {
-        char what[64];
-        std::snprintf(what, sizeof what, "elias_fano(density=%g)", density);
-        add(row_name(decode ? "index_decode" : "index_encode", what, "uniform", n, 1), rounds,
+        add(row_name(decode ? "index_decode" : "index_encode",
+                     numbered("elias_fano(density=%g)", density), "uniform", n, 1),
+            rounds,
             [=](benchmark::State& state) { run_index(state, decode, n, density); });
       }
     }

@@ -27,6 +27,12 @@ struct Local {
   float values[kPassElements + kSelectSlack];
 };
 
+/// Where pairs are written: to a Local, or at once to their place.
+struct Pairs {
+  std::uint32_t* indices;
+  float* values;
+};
+
 class Topk {
  public:
   Topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual, std::uint64_t k,
@@ -126,7 +132,9 @@ class Topk {
     pass.keep_from = keeps ? low_.threshold(first_index) : kAboveAll;
     pass.zero_from = keeps ? middle_.threshold(first_index) : kAboveAll;
     std::uint32_t non_finite = 0;
-    std::uint32_t const count = select_(pass, local.indices, local.values, &non_finite);
+    std::uint64_t const next = num_candidates_.load(std::memory_order_relaxed);
+    Pairs const pairs = room_at(local, next, plan_.capacity, indices_, values_);
+    std::uint32_t const count = select_(pass, pairs.indices, pairs.values, &non_finite);
     if (non_finite != 0) non_finite_.store(1, std::memory_order_relaxed);
     blocks_[b] = {};
     if (count == 0) return;
@@ -134,15 +142,14 @@ class Topk {
     std::uint64_t const first = num_candidates_.fetch_add(count, std::memory_order_relaxed);
     if (first + count > plan_.capacity) {
       is_full_.store(true, std::memory_order_relaxed);
-      mend_(local.indices, local.values, count, 0, kAboveAll, true, residual_.out.data());
+      mend_(pairs.indices, pairs.values, count, 0, kAboveAll, true, residual_.out.data());
       return;
     }
     blocks_[b].first = first;
     blocks_[b].count = count;
-    std::memcpy(&indices_[first], local.indices, count * sizeof(std::uint32_t));
-    std::memcpy(&values_[first], local.values, count * sizeof(float));
+    settle(pairs, count, first, indices_, values_);
     std::uint32_t const num_undecided =
-        below_(local.values, count, high_.threshold(first_index), local.indices);
+        below_(pairs.values, count, high_.threshold(first_index), local.indices);
     std::uint64_t const to = num_undecided_.fetch_add(num_undecided, std::memory_order_relaxed);
     std::memcpy(undecided_.data() + to, local.indices, num_undecided * sizeof(std::uint32_t));
   }
@@ -187,18 +194,21 @@ class Topk {
     float* const out = residual_.out.data();
     std::uint64_t const first_index = b * kPassElements;
     std::uint32_t const from = std::min(high_.threshold(first_index), least_taken(block));
+    Pairs const pairs =
+        room_at(local, block.place, k_, selection_.indices, selection_.values);
     std::uint32_t const count =
-        copy_(indices, values, block.count, from, local.indices, local.values);
+        copy_(indices, values, block.count, from, pairs.indices, pairs.values);
     std::uint32_t const zeroed = middle_.threshold(first_index);
     if (splits_ties(block)) {
       mend_(indices, values, block.count, 0, kAboveAll, true, out);
-      keep_first_ties(local, count, block.num_taken);
+      keep_first_ties(pairs, count, block.num_taken);
     } else if (from < zeroed) {
       mend_(indices, values, block.count, from, zeroed, false, out);
     } else {
       mend_(indices, values, block.count, zeroed, from, true, out);
     }
-    store_chosen(block, local);
+    settle(pairs, block.num_above + block.num_taken, block.place, selection_.indices,
+           selection_.values);
   }
 
   void restore_candidates() noexcept {
@@ -254,9 +264,12 @@ class Topk {
       SelectPass pass = whole_block(b);
       pass.keep_from = least_taken(blocks_[b]);
       pass.zero_from = splits_ties(blocks_[b]) ? kAboveAll : pass.keep_from;
-      std::uint32_t const count = select_(pass, local.indices, local.values, &unused);
-      if (splits_ties(blocks_[b])) keep_first_ties(local, count, blocks_[b].num_taken);
-      store_chosen(blocks_[b], local);
+      TopkBlock const& block = blocks_[b];
+      Pairs const pairs = room_at(local, block.place, k_, selection_.indices, selection_.values);
+      std::uint32_t const count = select_(pass, pairs.indices, pairs.values, &unused);
+      if (splits_ties(block)) keep_first_ties(pairs, count, block.num_taken);
+      settle(pairs, block.num_above + block.num_taken, block.place, selection_.indices,
+             selection_.values);
     });
   }
 
@@ -308,23 +321,32 @@ class Topk {
 
   /// Of the pairs equal to the cut only the first ones stay; their places in the residual are
   /// zeroed with those of all that stay.
-  void keep_first_ties(Local& local, std::uint32_t count, std::uint32_t num_taken) const noexcept {
+  void keep_first_ties(Pairs pairs, std::uint32_t count, std::uint32_t num_taken) const noexcept {
     std::uint32_t num_kept = 0;
     for (std::uint32_t j = 0; j < count; ++j) {
-      bool const is_tie = (std::bit_cast<std::uint32_t>(local.values[j]) & ~kAboveAll) == cut_.key;
+      bool const is_tie = (std::bit_cast<std::uint32_t>(pairs.values[j]) & ~kAboveAll) == cut_.key;
       if (is_tie && num_taken == 0) continue;
       num_taken -= is_tie ? 1 : 0;
-      residual_.out[local.indices[j]] = 0.0F;
-      local.indices[num_kept] = local.indices[j];
-      local.values[num_kept++] = local.values[j];
+      residual_.out[pairs.indices[j]] = 0.0F;
+      pairs.indices[num_kept] = pairs.indices[j];
+      pairs.values[num_kept++] = pairs.values[j];
     }
   }
 
-  void store_chosen(TopkBlock const& block, Local const& local) const noexcept {
-    std::size_t const count = block.num_above + block.num_taken;
-    std::memcpy(selection_.indices.data() + block.place, local.indices,
-                count * sizeof(std::uint32_t));
-    std::memcpy(selection_.values.data() + block.place, local.values, count * sizeof(float));
+  // One thread goes through the blocks in order: what it writes behind its pairs, it overwrites.
+  [[nodiscard]] Pairs room_at(Local& local, std::uint64_t place, std::uint64_t capacity,
+                              std::span<std::uint32_t> indices,
+                              std::span<float> values) const noexcept {
+    bool const has_room = place + kPassElements + kSelectSlack <= capacity;
+    if (has_helpers(ctx_) || !has_room) return {local.indices, local.values};
+    return {indices.data() + place, values.data() + place};
+  }
+
+  static void settle(Pairs pairs, std::uint64_t count, std::uint64_t place,
+                     std::span<std::uint32_t> indices, std::span<float> values) noexcept {
+    if (pairs.indices == indices.data() + place) return;
+    std::memcpy(indices.data() + place, pairs.indices, count * sizeof(std::uint32_t));
+    std::memcpy(values.data() + place, pairs.values, count * sizeof(float));
   }
 
   ExecContext const& ctx_;
