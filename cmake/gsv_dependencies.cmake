@@ -50,6 +50,13 @@ gsv_resolve(GRADSIEVE_TORCH "${Torch_FOUND}" "libtorch ${Torch_VERSION}"
 
 gsv_resolve(GRADSIEVE_HWY FALSE "" "the CPU kernels of this version use intrinsics alone, not Highway.")
 
+gsv_wanted(GRADSIEVE_C wanted)
+if(wanted)
+  find_package(nlohmann_json QUIET)
+endif()
+gsv_resolve(GRADSIEVE_C "${nlohmann_json_FOUND}" "libgsv.so"
+  "nlohmann-json was not found; Debian's package is nlohmann-json3-dev.")
+
 gsv_resolve(GRADSIEVE_PYTHON FALSE "" "this version has no Python bindings yet.")
 
 gsv_wanted(GRADSIEVE_TESTS wanted)

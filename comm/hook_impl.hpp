@@ -32,6 +32,8 @@ struct Memento {
   std::vector<Slot> slots;
 };
 
+struct StateFile;
+
 /// What plan() makes; exchanged as a whole, so that a plan that fails leaves the one before in
 /// force.
 struct Layout {
@@ -56,6 +58,9 @@ struct Hook::Impl : Layout {
   void lay_rounds(Parcel& parcel);
   void allocate(Parcel& parcel);
   void allocate_shared();
+  [[nodiscard]] Registry const& registry() const noexcept;
+  [[nodiscard]] std::vector<std::shared_ptr<Chain const>> make_chains(
+      std::span<Rule const> rules) const;
   [[nodiscard]] std::shared_ptr<Chain const> chain_for(TensorDesc const& tensor) const;
   void decide_exchange(Parcel& parcel, Chain const& chain);
 
@@ -109,6 +114,7 @@ struct Hook::Impl : Layout {
   // --- state (hook_state.cpp) ---
   [[nodiscard]] std::unordered_map<std::string, Memento> remember();
   void restore();  ///< from the shelf
+  void import_states(std::span<StateFile> files, OnWorldChange on_world_change);
 
   Transport* transport;
   HookOptions options;

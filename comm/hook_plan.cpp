@@ -30,10 +30,6 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
       encode_threads(options.num_threads),
       decode_threads(options.num_threads),
       process_id(getpid()) {
-  if (options.rules.empty()) {
-    throw Error(Code::invalid_argument,
-                "HookOptions::rules is empty; expected at least {\"*\", \"none\"}");
-  }
   if (!(options.predivide > 0.0)) {
     throw Error(Code::invalid_argument, "HookOptions::predivide must be a positive number");
   }
@@ -49,10 +45,24 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
     throw Error(Code::invalid_argument,
                 "HookOptions::vote_deadline must be longer than exchange_deadline");
   }
-  Registry const& registry = options.registry != nullptr ? *options.registry : builtin_registry();
-  for (Rule const& rule : options.rules)
-    chains.push_back(std::make_shared<Chain const>(make_chain(rule.spec, registry)));
-  dense_chain = std::make_shared<Chain const>(make_chain("none", registry));
+  chains = make_chains(options.rules);
+  dense_chain = std::make_shared<Chain const>(make_chain("none", registry()));
+}
+
+Registry const& Hook::Impl::registry() const noexcept {
+  return options.registry != nullptr ? *options.registry : builtin_registry();
+}
+
+std::vector<std::shared_ptr<Chain const>> Hook::Impl::make_chains(
+    std::span<Rule const> rules) const {
+  if (rules.empty()) {
+    throw Error(Code::invalid_argument,
+                "HookOptions::rules is empty; expected at least {\"*\", \"none\"}");
+  }
+  std::vector<std::shared_ptr<Chain const>> made;
+  for (Rule const& rule : rules)
+    made.push_back(std::make_shared<Chain const>(make_chain(rule.spec, registry())));
+  return made;
 }
 
 std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) const {

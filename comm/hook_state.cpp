@@ -26,8 +26,11 @@ std::unordered_map<std::string, Memento> Hook::Impl::remember() {
     for (PlannedTensor const& tensor : tensors) {
       if (tensor.parcel != parcel.index) continue;
       Memento memento;
-      memento.residual_scale = resolved_scale(parcel, what);
+      // What rules without feedback do not send stays on the shelf until others come.
+      if (auto const kept = mementos.find(tensor.desc.name); kept != mementos.end())
+        memento = {std::move(kept->second.residual), kept->second.residual_scale, {}};
       if (parcel.with_residual) {
+        memento.residual_scale = resolved_scale(parcel, what);
         auto const begin = residual.begin() + static_cast<std::ptrdiff_t>(tensor.parcel_offset);
         memento.residual.assign(begin,
                                 begin + static_cast<std::ptrdiff_t>(tensor.desc.num_elements));
@@ -80,6 +83,8 @@ void Hook::Impl::restore() {
                           parcel.current.as<float>().begin() + static_cast<std::ptrdiff_t>(offset));
       }
     }
+    if (!parcel.with_residual && memento.residual.size() == count && count != 0)
+      shelf[tensor.desc.name] = {std::move(memento.residual), memento.residual_scale, {}};
     for (Lane& lane : parcel.lanes) {
       if (lane.parcel_offset < tensor.parcel_offset ||
           lane.parcel_offset >=
@@ -99,13 +104,13 @@ void Hook::Impl::restore() {
   }
 }
 
-void Hook::export_state(std::string const& path) const {
+std::vector<std::byte> Hook::save_state() const {
   Impl& impl = *impl_;
   if (impl.in_step)
-    throw Error(Code::invalid_usage, "export_state: a step is running; call finish first");
+    throw Error(Code::invalid_usage, "save_state: a step is running; call finish first");
   if (impl.outcome == Outcome::in_doubt) {
     throw Error(Code::in_doubt,
-                "export_state: the outcome of the last step is unknown; call recover first");
+                "save_state: the outcome of the last step is unknown; call recover first");
   }
   StateFile file;
   file.world_size = static_cast<std::uint32_t>(impl.transport->world_size());
@@ -114,27 +119,38 @@ void Hook::export_state(std::string const& path) const {
   file.step = impl.step;
   file.history = impl.history;
   for (auto& [name, memento] : impl.remember()) file.tensors.emplace(name, std::move(memento));
-  write_state_file(path, file);
+  return serialize(file);
 }
 
-void Hook::import_state(std::span<std::string const> paths, OnWorldChange on_world_change) {
-  Impl& impl = *impl_;
-  if (impl.in_step)
-    throw Error(Code::invalid_usage, "import_state: a step is running; call finish first");
-  if (!impl.progress) throw Error(Code::invalid_usage, "import_state: call plan first");
-  if (paths.empty())
-    throw Error(Code::invalid_argument,
-                "import_state: no file named; expected one per old rank, or this rank's own");
-  std::vector<StateFile> files;
-  for (std::string const& path : paths) files.push_back(read_state_file(path));
+void Hook::export_state(std::string const& path) const { write_state_file(path, save_state()); }
 
-  std::size_t const world_size = static_cast<std::size_t>(impl.transport->world_size());
-  std::size_t const rank = static_cast<std::size_t>(impl.transport->rank());
+void Hook::import_state(std::span<std::string const> paths, OnWorldChange on_world_change) {
+  std::vector<StateFile> files;
+  for (std::string const& path : paths)
+    files.push_back(parse_state(read_state_file(path), "'" + path + "'"));
+  impl_->import_states(files, on_world_change);
+}
+
+void Hook::load_state(std::span<ConstBytes const> states, OnWorldChange on_world_change) {
+  std::vector<StateFile> files;
+  for (std::size_t i = 0; i < states.size(); ++i)
+    files.push_back(parse_state(states[i], "state " + std::to_string(i)));
+  impl_->import_states(files, on_world_change);
+}
+
+void Hook::Impl::import_states(std::span<StateFile> files, OnWorldChange on_world_change) {
+  if (in_step) throw Error(Code::invalid_usage, "load_state: a step is running; call finish first");
+  if (!progress) throw Error(Code::invalid_usage, "load_state: call plan first");
+  if (files.empty())
+    throw Error(Code::invalid_argument,
+                "load_state: no state named; expected one per old rank, or this rank's own");
+  std::size_t const world_size = static_cast<std::size_t>(transport->world_size());
+  std::size_t const rank = static_cast<std::size_t>(transport->rank());
   std::size_t const old_size = files[0].world_size;
   for (StateFile const& file : files) {
     if (file.world_size != old_size || file.step != files[0].step ||
         file.history != files[0].history) {
-      throw Error(Code::mismatch, "import_state: the files are of different groups or steps");
+      throw Error(Code::mismatch, "load_state: the files are of different groups or steps");
     }
   }
   StateFile merged;
@@ -143,45 +159,44 @@ void Hook::import_state(std::span<std::string const> paths, OnWorldChange on_wor
         std::ranges::find_if(files, [&](StateFile const& file) { return file.rank == rank; });
     if (own == files.end()) {
       throw Error(Code::invalid_argument,
-                  "import_state: none of the files is of rank " + std::to_string(rank));
+                  "load_state: none of the files is of rank " + std::to_string(rank));
     }
     merged = std::move(*own);
   } else if (on_world_change == OnWorldChange::error) {
-    throw Error(Code::mismatch, "import_state: saved by " + std::to_string(old_size) +
+    throw Error(Code::mismatch, "load_state: saved by " + std::to_string(old_size) +
                                     " ranks, read by " + std::to_string(world_size) +
                                     "; say redistribute or reset");
   } else {
     if (on_world_change == OnWorldChange::redistribute && files.size() != old_size) {
-      throw Error(Code::invalid_argument, "import_state: redistribute needs the files of all " +
+      throw Error(Code::invalid_argument, "load_state: redistribute needs the files of all " +
                                               std::to_string(old_size) + " old ranks, got " +
                                               std::to_string(files.size()));
     }
     merged = redistribute(files, rank, world_size, on_world_change == OnWorldChange::reset);
   }
-  for (PlannedTensor const& tensor : impl.tensors) {
+  for (PlannedTensor const& tensor : tensors) {
     auto const found = merged.tensors.find(tensor.desc.name);
     if (found == merged.tensors.end()) {
-      throw Error(Code::mismatch,
-                  "import_state: the file has no tensor '" + tensor.desc.name + "'");
+      throw Error(Code::mismatch, "load_state: the file has no tensor '" + tensor.desc.name + "'");
     }
     if (!found->second.residual.empty() &&
         found->second.residual.size() != tensor.desc.num_elements) {
-      throw Error(Code::mismatch, "import_state: '" + tensor.desc.name + "' has " +
+      throw Error(Code::mismatch, "load_state: '" + tensor.desc.name + "' has " +
                                       std::to_string(found->second.residual.size()) +
                                       " elements in the file, " +
                                       std::to_string(tensor.desc.num_elements) + " in the plan");
     }
   }
-  impl.outcome = Outcome::none;
-  for (Parcel& parcel : impl.parcels) {
+  outcome = Outcome::none;
+  for (Parcel& parcel : parcels) {
     parcel.reached = Reached::idle;
     parcel.residual_scale = 1.0F;
   }
-  impl.shelf = {std::make_move_iterator(merged.tensors.begin()),
-                std::make_move_iterator(merged.tensors.end())};
-  impl.restore();
-  impl.step = merged.step;
-  impl.history = merged.history;
+  shelf = {std::make_move_iterator(merged.tensors.begin()),
+           std::make_move_iterator(merged.tensors.end())};
+  restore();
+  step = merged.step;
+  history = merged.history;
 }
 
 std::vector<float> Hook::residual(std::string_view name) const {

@@ -33,10 +33,10 @@ class Writer {
   std::vector<std::byte> out;
 };
 
-/// Reads a file that anybody may have written: every length is checked against what is left.
+/// Reads bytes that anybody may have written: every length is checked against what is left.
 class Reader {
  public:
-  Reader(ConstBytes in, std::string const& path) : in_(in), path_(path) {}
+  Reader(ConstBytes in, std::string const& name) : in_(in), name_(name) {}
 
   template <typename T>
   T number() {
@@ -48,7 +48,7 @@ class Reader {
   }
   ConstBytes take(std::uint64_t size) {
     if (size > in_.size())
-      throw Error(Code::corrupt_payload, "'" + path_ + "' ends too early for a state file");
+      throw Error(Code::corrupt_payload, name_ + " ends too early for a state");
     ConstBytes const taken = in_.first(static_cast<std::size_t>(size));
     in_ = in_.subspan(static_cast<std::size_t>(size));
     return taken;
@@ -57,7 +57,7 @@ class Reader {
 
  private:
   ConstBytes in_;
-  std::string const& path_;
+  std::string const& name_;
 };
 
 [[noreturn]] void throw_io(std::string const& what, std::string const& path) {
@@ -66,7 +66,7 @@ class Reader {
 
 }  // namespace
 
-void write_state_file(std::string const& path, StateFile const& file) {
+std::vector<std::byte> serialize(StateFile const& file) {
   Writer writer;
   writer.bytes(kMagic, sizeof kMagic);
   writer.number(file.world_size);
@@ -89,19 +89,21 @@ void write_state_file(std::string const& path, StateFile const& file) {
     }
   }
   writer.number(wire::checksum(writer.out));
+  return std::move(writer.out);
+}
 
+void write_state_file(std::string const& path, ConstBytes state) {
   std::string const temporary = path + ".partial";
   int const descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) throw_io("cannot create", temporary);
   std::size_t written = 0;
-  while (written < writer.out.size()) {
-    ssize_t const count =
-        ::write(descriptor, writer.out.data() + written, writer.out.size() - written);
+  while (written < state.size()) {
+    ssize_t const count = ::write(descriptor, state.data() + written, state.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     written += static_cast<std::size_t>(count);
   }
-  bool const complete = written == writer.out.size() && ::fsync(descriptor) == 0;
+  bool const complete = written == state.size() && ::fsync(descriptor) == 0;
   int const reason = errno;
   bool const closed = ::close(descriptor) == 0;
   if (!complete || !closed || ::rename(temporary.c_str(), path.c_str()) != 0) {
@@ -113,22 +115,25 @@ void write_state_file(std::string const& path, StateFile const& file) {
   }
 }
 
-StateFile read_state_file(std::string const& path) {
+std::vector<std::byte> read_state_file(std::string const& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw_io("cannot read state from", path);
   std::vector<char> const content{std::istreambuf_iterator<char>(stream),
                                   std::istreambuf_iterator<char>()};
   if (stream.bad()) throw_io("cannot read state from", path);
   ConstBytes const bytes = std::as_bytes(std::span(content));
+  return {bytes.begin(), bytes.end()};
+}
+
+StateFile parse_state(ConstBytes bytes, std::string const& name) {
   if (bytes.size() < sizeof kMagic + 8 || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
-    throw Error(Code::corrupt_payload,
-                "'" + path + "' is not a state file: it does not begin with GSVSTAT1");
+    throw Error(Code::corrupt_payload, name + " is no state: it does not begin with GSVSTAT1");
   }
   ConstBytes const checked = bytes.first(bytes.size() - 8);
   if (wire::load<std::uint64_t>(bytes.data() + checked.size()) != wire::checksum(checked)) {
-    throw Error(Code::corrupt_payload, "'" + path + "' is damaged: its checksum does not fit");
+    throw Error(Code::corrupt_payload, name + " is damaged: its checksum does not fit");
   }
-  Reader reader(checked.subspan(sizeof kMagic), path);
+  Reader reader(checked.subspan(sizeof kMagic), name);
   StateFile file;
   file.world_size = reader.number<std::uint32_t>();
   file.rank = reader.number<std::uint32_t>();
@@ -137,14 +142,13 @@ StateFile read_state_file(std::string const& path) {
   file.history = reader.number<std::uint64_t>();
   std::uint64_t const num_tensors = reader.number<std::uint64_t>();
   for (std::uint64_t i = 0; i < num_tensors; ++i) {
-    std::string name = reader.text();
+    std::string tensor = reader.text();
     Memento memento;
     memento.residual_scale = reader.number<float>();
     std::uint32_t const num_slots = reader.number<std::uint32_t>();
     std::uint64_t const count = reader.number<std::uint64_t>();
     if (count > bytes.size() / sizeof(float)) {
-      throw Error(Code::corrupt_payload,
-                  "'" + path + "' claims more residual elements than it holds");
+      throw Error(Code::corrupt_payload, name + " claims more residual elements than it holds");
     }
     ConstBytes const values = reader.take(count * sizeof(float));
     memento.residual.resize(static_cast<std::size_t>(count));
@@ -157,10 +161,9 @@ StateFile read_state_file(std::string const& path) {
       slot.bytes.assign(content_bytes.begin(), content_bytes.end());
       memento.slots.push_back(std::move(slot));
     }
-    file.tensors.emplace(std::move(name), std::move(memento));
+    file.tensors.emplace(std::move(tensor), std::move(memento));
   }
-  if (!reader.empty())
-    throw Error(Code::corrupt_payload, "'" + path + "' holds more than a state file");
+  if (!reader.empty()) throw Error(Code::corrupt_payload, name + " holds more than a state");
   return file;
 }
 

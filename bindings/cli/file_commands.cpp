@@ -13,7 +13,7 @@
 
 #include "bindings/cli/commands.hpp"
 #include "bindings/cli/gsv_file.hpp"
-#include "bindings/cli/offline_codec.hpp"
+#include "bindings/shared/offline_codec.hpp"
 #include "core/npy.hpp"
 #include "core/philox.hpp"
 #include "kernels/ops.hpp"
@@ -21,6 +21,10 @@
 namespace gradsieve::cli {
 namespace {
 
+using bindings::chain_for_size;
+using bindings::Draws;
+using bindings::OfflineCodec;
+using bindings::throw_if_failed;
 namespace fs = std::filesystem;
 
 std::string in_quotes(std::string const& path) { return "'" + path + "'"; }
@@ -30,12 +34,6 @@ void refuse_same(std::string const& input, std::string const& output) {
   if (!fs::equivalent(input, output, missing)) return;
   throw Error(Code::invalid_argument,
               in_quotes(output) + " is the file that is read; expected another name");
-}
-
-/// As the hook does: what is smaller than dense_below is sent as it is.
-Chain chain_for(std::string const& spec, std::uint64_t num_elements) {
-  Chain chain = make_chain(spec);
-  return num_elements < chain.dense_below_elements ? make_chain("none") : chain;
 }
 
 /// The residual in f32, zero where no file was named; empty without feedback.
@@ -112,7 +110,7 @@ void run_encode(EncodeOptions const& options) {
   static_cast<void>(make_chain(options.spec));  // a wrong spec is told before a large file is read
   refuse_same(options.input, options.output);
   NpyArray const array = read_npy(options.input);
-  Chain const chain = chain_for(options.spec, array.num_elements());
+  Chain const chain = chain_for_size(options.spec, array.num_elements());
   std::vector<float> residual = read_residual(options, chain, array.num_elements());
   Draws const draws{options.seed, options.step, options.rank};
 

@@ -13,6 +13,7 @@
 #include "bindings/cli/build_info.hpp"
 #include "bindings/cli/claims_text.hpp"
 #include "bindings/cli/commands.hpp"
+#include "bindings/shared/tensor_memory.hpp"
 
 namespace gradsieve::cli {
 namespace {
@@ -53,33 +54,6 @@ void print_bytes(char const* what, std::uint64_t num_bytes, std::uint64_t num_el
   std::printf("  %-24s %14llu  %10.4f\n", what, static_cast<unsigned long long>(num_bytes), each);
 }
 
-/// What a hook holds for a tensor, copy by copy.
-struct Memory {
-  std::uint64_t payloads = 0;
-  std::uint64_t residual = 0;  // one copy
-  std::uint64_t slots = 0;     // two copies, always
-  std::uint64_t workspace = 0;
-};
-
-Memory memory_of(Chain const& chain, TensorInfo const& tensor) {
-  Compressor const& compressor = *chain.compressor;
-  Memory memory;
-  for (int i = 0; i < compressor.num_rounds(); ++i) {
-    RoundInfo const round = compressor.round(i, tensor);
-    // A sum travels without a header.
-    memory.payloads +=
-        round.capacity_bytes + (round.exchange == ExchangeKind::sum ? 0 : wire::kHeaderBytes);
-  }
-  if (chain.feedback.enabled) memory.residual = tensor.num_elements * size_of(chain.feedback.dtype);
-  for (SlotInfo const& slot : compressor.slots(tensor)) memory.slots += 2 * slot.num_bytes;
-  memory.workspace = compressor.workspace_bytes(tensor);
-  // Fused kernels write the rest in f32: into the residual if that is f32, else into scratch
-  // memory.
-  bool const needs_scratch = !chain.feedback.enabled || chain.feedback.dtype != DType::f32;
-  if (needs_scratch) memory.workspace += tensor.num_elements * sizeof(float);
-  return memory;
-}
-
 void print_spec(InfoOptions const& options) {
   if (options.num_elements > kMaxPieceElements) {
     throw Error(Code::invalid_argument, "--elements: expected at most " +
@@ -106,13 +80,13 @@ void print_spec(InfoOptions const& options) {
               << " elements is sent as it is (none)\n";
   }
   std::cout.flush();
-  Memory const memory = memory_of(chain, tensor);
+  bindings::TensorMemory const memory = bindings::memory_of(chain, tensor);
   std::printf("\nmemory for %llu elements\n",
               static_cast<unsigned long long>(options.num_elements));
   std::printf("  %-24s %14s  %10s\n", "", "bytes", "/parameter");
   print_bytes("payload, at most", memory.payloads, options.num_elements);
-  print_bytes("state, rollback=merge", memory.residual + memory.slots, options.num_elements);
-  print_bytes("state, rollback=exact", 2 * memory.residual + memory.slots, options.num_elements);
+  print_bytes("state, rollback=merge", memory.state_merge(), options.num_elements);
+  print_bytes("state, rollback=exact", memory.state_exact(), options.num_elements);
   print_bytes("workspace", memory.workspace, options.num_elements);
   std::fflush(stdout);
 }

@@ -127,6 +127,11 @@ class Hook {
   /// Throws Error: mismatch (names rank and field), invalid_argument, timeout, peer_failed.
   void plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets);
 
+  /// Other rules from the next step on, for the tensors and buckets of the plan. Residuals stay.
+  /// Same call on all ranks, between finish and begin. Throws as plan() does; the old rules then
+  /// hold.
+  void set_rules(std::vector<Rule> rules);
+
   /// Starts a step and applies the outcome of the one before: commit or roll back. `loss_scale`:
   /// the gradients of this step are this multiple of the true ones.
   Status begin(std::uint64_t step, float loss_scale = 1.0F) noexcept;
@@ -169,6 +174,10 @@ class Hook {
   /// residuals.
   void import_state(std::span<std::string const> paths,
                     OnWorldChange on_world_change = OnWorldChange::error);
+  /// The same bytes, in memory.
+  [[nodiscard]] std::vector<std::byte> save_state() const;
+  void load_state(std::span<ConstBytes const> states,
+                  OnWorldChange on_world_change = OnWorldChange::error);
 
  private:
   struct Impl;

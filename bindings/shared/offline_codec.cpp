@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings/cli/offline_codec.hpp"
+#include "bindings/shared/offline_codec.hpp"
 
 #include <algorithm>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include "kernels/ops.hpp"
 
-namespace gradsieve::cli {
+namespace gradsieve::bindings {
 namespace {
 
 // The array of a file has no name. The id only addresses random numbers.
@@ -30,6 +30,11 @@ std::vector<TensorInfo> cut(std::uint64_t num_elements, DType dtype) {
 
 void throw_if_failed(Status const& status) {
   if (!status.ok()) throw Error(status.code(), status.message());
+}
+
+Chain chain_for_size(std::string_view spec, std::uint64_t num_elements, Registry const& registry) {
+  Chain chain = make_chain(spec, registry);
+  return num_elements < chain.dense_below_elements ? make_chain("none", registry) : chain;
 }
 
 OfflineCodec::OfflineCodec(Chain chain, std::uint64_t num_elements, DType dtype, Draws draws,
@@ -93,22 +98,37 @@ void OfflineCodec::absorb(int round, Piece const& piece, ConstBytes body) {
       chain_.compressor->absorb(context(round), round, piece.info, received, piece.view()));
 }
 
-OfflineCodec::Encoded OfflineCodec::encode(ConstTensorView gradient, std::span<float> residual) {
-  Compressor const& compressor = *chain_.compressor;
+std::vector<std::size_t> OfflineCodec::body_capacities() const {
   std::vector<std::size_t> capacities;
   for (Piece const& piece : pieces_) {
     for (int round = 0; round < num_rounds_; ++round) {
-      capacities.push_back(compressor.round(round, piece.info).capacity_bytes);
+      capacities.push_back(chain_.compressor->round(round, piece.info).capacity_bytes);
     }
   }
-  Encoded encoded{Buffer(wire::payload_capacity(capacities), host_memory()), 0};
+  return capacities;
+}
+
+std::size_t OfflineCodec::capacity_bytes() const {
+  return wire::payload_capacity(body_capacities());
+}
+
+OfflineCodec::Encoded OfflineCodec::encode(ConstTensorView gradient, std::span<float> residual) {
+  Encoded encoded{Buffer(capacity_bytes(), host_memory()), 0};
+  encoded.num_bytes = encode(gradient, residual, encoded.storage.bytes());
+  return encoded;
+}
+
+std::size_t OfflineCodec::encode(ConstTensorView gradient, std::span<float> residual,
+                                 Bytes payload) {
+  Compressor const& compressor = *chain_.compressor;
+  std::size_t const num_bodies = pieces_.size() * static_cast<std::size_t>(num_rounds_);
   // Without feedback the rest has to go somewhere all the same; f64 has no rest.
   bool const has_rest = residual.empty() && dtype_ != DType::f64;
   Buffer const rest(has_rest ? static_cast<std::size_t>(num_elements_) * sizeof(float) : 0,
                     host_memory());
 
   start_step();
-  wire::PieceWriter writer(encoded.storage.bytes(), capacities.size());
+  wire::PieceWriter writer(payload, num_bodies);
   for (Piece const& piece : pieces_) {
     auto const offset = static_cast<std::size_t>(piece.info.offset_elements);
     auto const count = static_cast<std::size_t>(piece.info.num_elements);
@@ -140,11 +160,11 @@ OfflineCodec::Encoded OfflineCodec::encode(ConstTensorView gradient, std::span<f
   header.step = draws_.step;
   header.num_elements = num_elements_;
   header.body_bytes = writer.body_bytes();
-  header.num_pieces = static_cast<std::uint16_t>(capacities.size());
-  encoded.num_bytes = wire::kHeaderBytes + static_cast<std::size_t>(writer.body_bytes());
-  header.checksum = wire::checksum(encoded.payload().subspan(wire::kHeaderBytes));
-  wire::write_header(header, encoded.storage.bytes());
-  return encoded;
+  header.num_pieces = static_cast<std::uint16_t>(num_bodies);
+  std::size_t const body_bytes = static_cast<std::size_t>(writer.body_bytes());
+  header.checksum = wire::checksum(payload.subspan(wire::kHeaderBytes, body_bytes));
+  wire::write_header(header, payload);
+  return wire::kHeaderBytes + body_bytes;
 }
 
 void OfflineCodec::decode(ConstBytes payload, TensorView result) {
@@ -184,4 +204,4 @@ void OfflineCodec::decode(ConstBytes payload, TensorView result) {
   if (is_narrow) kernels::narrow(context(0), wide.as<float>(), false, result);
 }
 
-}  // namespace gradsieve::cli
+}  // namespace gradsieve::bindings

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Version, errors and contexts.
+#include <string_view>
+
+#include "bindings/c/guard.hpp"
+#include "bindings/c/handles.hpp"
+
+#define GSV_TEXT_(number) #number
+#define GSV_TEXT(number) GSV_TEXT_(number)
+#define GSV_VERSION_TEXT \
+  GSV_TEXT(GSV_VERSION_MAJOR) "." GSV_TEXT(GSV_VERSION_MINOR) "." GSV_TEXT(GSV_VERSION_PATCH)
+static_assert(std::string_view(GSV_VERSION_TEXT) == GSV_PROJECT_VERSION,
+              "gradsieve.h and CMakeLists.txt name different versions");
+
+using namespace gradsieve;
+
+extern "C" {
+
+char const* gsvGetResultName(gsvResult_t result) {
+  return code_name(static_cast<Code>(result)).data();
+}
+
+char const* gsvGetLastError(void) { return c::last_error(); }
+
+gsvResult_t gsvGetVersion(int* version) {
+  return c::guard([&] {
+    c::required(version, "version") =
+        10000 * GSV_VERSION_MAJOR + 100 * GSV_VERSION_MINOR + GSV_VERSION_PATCH;
+  });
+}
+
+char const* gsvGetVersionText(void) { return GSV_VERSION_TEXT; }
+
+gsvResult_t gsvContextCreate(gsvContext_t* context, gsvContextConfig_t const* config) {
+  return c::guard([&] {
+    c::required(context, "context");
+    gsvContextConfig const given = c::read(config, "config");
+    auto made = std::make_unique<gsvContext>();
+    made->seed = given.seed;
+    if (given.num_threads != 0)
+      made->num_threads =
+          static_cast<int>(c::checked_choice(given.num_threads, 4096, "num_threads"));
+    gsvBackend_t const backend = c::choice(given.backend, gsvBackendCuda, "backend");
+    if (backend == gsvBackendCuda)
+      throw Error(Code::not_built,
+                  "the backend is cuda, which this build does not have; it has: "
+                  "ref, cpu");
+    if (backend == gsvBackendRef) made->backend = Backend::ref;
+    made->registry = std::make_shared<Registry>(builtin_registry());
+    *context = made.release();
+  });
+}
+
+gsvResult_t gsvContextDestroy(gsvContext_t context) {
+  return c::guard([&] { delete context; });
+}
+
+}  // extern "C"
