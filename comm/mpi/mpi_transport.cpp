@@ -16,6 +16,10 @@ namespace gradsieve {
 
 namespace {
 
+/// From this length on, sends to several ranks take turns, for at most kTurn each.
+constexpr int kLongBytes = 1 << 20;
+constexpr std::chrono::milliseconds kTurn{500};
+
 /// How long after its deadline a receive may take to end the chunk that is just coming in.
 constexpr std::chrono::milliseconds kChunkGrace{100};
 
@@ -160,8 +164,26 @@ bool MpiTransport::chunk_is_done(MpiOperation& operation) noexcept {
   return done != 0;
 }
 
+// Long messages to several ranks take turns: all at once, every rank's link would receive from all
+// others, and their packets would crowd each other out. A rank that does not take what it is sent
+// holds up the others for kTurn only.
+bool MpiTransport::link_is_busy(MpiOperation const& operation) const noexcept {
+  Clock::time_point const now = Clock::now();
+  for (MpiOperation const* other = first_; other != nullptr; other = other->next) {
+    if (other != &operation && other->peer != operation.peer && other->is_send &&
+        other->chunk != MPI_REQUEST_NULL && now - other->sent_at < kTurn) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool MpiTransport::send_chunk(MpiOperation& operation) noexcept {
   Chunk const chunk = chunk_at(operation.num_bytes, chunk_bytes_, operation.moved_bytes);
+  if (chunk.num_bytes >= kLongBytes) {
+    if (link_is_busy(operation)) return false;
+    operation.sent_at = Clock::now();
+  }
   if (MPI_Isend(operation.content + chunk.offset_bytes, chunk.num_bytes, MPI_BYTE, operation.peer,
                 operation.tag, communicator(operation.channel), &operation.chunk) != MPI_SUCCESS) {
     operation.chunk = MPI_REQUEST_NULL;

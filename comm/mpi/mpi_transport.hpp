@@ -33,6 +33,7 @@ struct MpiOperation {
   std::uint64_t num_bytes = 0;    ///< of the message, or what the receive has room for
   std::uint64_t moved_bytes = 0;  ///< of the chunks done or with MPI
   MPI_Request chunk = MPI_REQUEST_NULL;
+  Clock::time_point sent_at = {};  ///< when the chunk was handed to MPI, if it is a long one
   Status status;
   MpiOperation* previous = nullptr;
   MpiOperation* next = nullptr;
@@ -75,6 +76,7 @@ class MpiTransport final : public Transport {
   void poll_all() noexcept;
   void advance(MpiOperation& operation) noexcept;
   [[nodiscard]] bool chunk_is_done(MpiOperation& operation) noexcept;
+  [[nodiscard]] bool link_is_busy(MpiOperation const& operation) const noexcept;
   [[nodiscard]] bool send_chunk(MpiOperation& operation) noexcept;
   [[nodiscard]] bool receive_chunk(MpiOperation& operation) noexcept;
   void finish(MpiOperation& operation, Status status) noexcept;
