@@ -4,6 +4,7 @@
 
 #include "bindings/c/guard.hpp"
 #include "bindings/c/handles.hpp"
+#include "bindings/c/mpi_module_loader.hpp"
 #include "bindings/c/table_transport.hpp"
 
 using namespace gradsieve;
@@ -51,12 +52,22 @@ gsvResult_t gsvCommInitTable(gsvComm_t* comm, gsvTransportTable_t const* table) 
   });
 }
 
-gsvResult_t gsvCommInitMpi(gsvComm_t*, void const*, char const*) {
-  return c::fail(Code::not_implemented, "this version has no MPI module");
+gsvResult_t gsvCommInitMpi(gsvComm_t* comm, void const* mpi_comm, char const* module_path) {
+  return c::guard([&] {
+    c::required(comm, "comm");
+    auto made = std::make_unique<gsvComm>();
+    made->transport = c::make_module_transport(mpi_comm, false, module_path);
+    *comm = made.release();
+  });
 }
 
-gsvResult_t gsvCommInitMpiFortran(gsvComm_t*, int32_t, char const*) {
-  return c::fail(Code::not_implemented, "this version has no MPI module");
+gsvResult_t gsvCommInitMpiFortran(gsvComm_t* comm, int32_t mpi_comm, char const* module_path) {
+  return c::guard([&] {
+    c::required(comm, "comm");
+    auto made = std::make_unique<gsvComm>();
+    made->transport = c::make_module_transport(&mpi_comm, true, module_path);
+    *comm = made.release();
+  });
 }
 
 gsvResult_t gsvNcclGetUniqueId(void*) { return c::guard(refuse_nccl); }

@@ -90,7 +90,8 @@ MpiTransport::MpiTransport(MPI_Comm communicator, MpiOptions options)
     require(MPI_Comm_size(communicators_[0], &world_size_), "MPI_Comm_size");
     void* value = nullptr;
     int found = 0;
-    require(MPI_Comm_get_attr(communicators_[0], MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
+    // MPI promises this attribute of the world alone; a subgroup may not have it.
+    require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
     if (found != 0) max_tag_ = *static_cast<int*>(value);
     agree_on_options();
     make_sums_of_halves();

@@ -164,12 +164,21 @@ GSV_API gsvResult_t gsvCommInitLocal(gsvComm_t* comms, int32_t world_size);
 /// until `release`.
 GSV_API gsvResult_t gsvCommInitTable(gsvComm_t* comm, gsvTransportTable_t const* table);
 /// MPI, by the module libgsv_mpi.so that was built for it. `mpi_comm` points to an MPI_Comm, which
-/// is duplicated. `module_path`: NULL takes GRADSIEVE_MPI_MODULE, or else libgsv_mpi.so by name.
-/// Collective.
+/// is duplicated; NULL is MPI_COMM_WORLD. `module_path`: NULL takes GRADSIEVE_MPI_MODULE or else
+/// libgsv_mpi.so, beside libgsv.so or where the system's loader finds it. The program initialises
+/// MPI. Collective.
 GSV_API gsvResult_t gsvCommInitMpi(gsvComm_t* comm, void const* mpi_comm, char const* module_path);
 /// The same for a Fortran handle (MPI_Comm_c2f).
 GSV_API gsvResult_t gsvCommInitMpiFortran(gsvComm_t* comm, int32_t mpi_comm,
                                           char const* module_path);
+
+/// What such a module exports under the name gsvMpiTransport: it fills the table, whose struct_size
+/// the caller has set. `communicator` points to an MPI_Comm, or to an int32_t if `is_fortran`. On
+/// failure `message` [capacity] receives a sentence.
+typedef gsvResult_t (*gsvTransportModule_t)(void const* communicator, int32_t is_fortran,
+                                            gsvTransportTable_t* table, char* message,
+                                            uint64_t capacity);
+
 #define GSV_NCCL_ID_BYTES 128
 /// NCCL, by an id that one rank makes and tells the others. Reserved: gsvNotImplemented.
 GSV_API gsvResult_t gsvNcclGetUniqueId(void* id);

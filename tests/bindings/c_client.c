@@ -3,17 +3,17 @@
 
 #include <stdio.h>
 
-static const char* const kNames[kClientTensors] = {"t0", "t1", "t2", "t3"};
+static char const* const kNames[kClientTensors] = {"t0", "t1", "t2", "t3"};
 static const uint32_t kFirstBucket[] = {0, 1};
 static const uint32_t kSecondBucket[] = {2, 3};
 
-#define TRY(call)                                   \
-  do {                                              \
-    gsvResult_t const result = (call);              \
-    if (result != gsvSuccess) {                     \
+#define TRY(call)                                              \
+  do {                                                         \
+    gsvResult_t const result = (call);                         \
+    if (result != gsvSuccess) {                                \
       fprintf(stderr, "%s\n  %s\n", #call, gsvGetLastError()); \
-      return result;                                \
-    }                                               \
+      return result;                                           \
+    }                                                          \
   } while (0)
 
 float client_gradient(int32_t rank, uint64_t step, uint32_t tensor, uint64_t index) {
@@ -24,7 +24,7 @@ float client_gradient(int32_t rank, uint64_t step, uint32_t tensor, uint64_t ind
   return index % 17 == step % 17 ? 40.0f * unit : unit;
 }
 
-static void fill(int32_t rank, uint64_t step, const ClientJob* job, float* gradients) {
+static void fill(int32_t rank, uint64_t step, ClientJob const* job, float* gradients) {
   for (uint32_t tensor = 0; tensor < kClientTensors; ++tensor) {
     for (uint64_t i = 0; i < job->tensor_elements[tensor]; ++i) {
       *gradients++ = client_gradient(rank, step, tensor, i);
@@ -32,7 +32,7 @@ static void fill(int32_t rank, uint64_t step, const ClientJob* job, float* gradi
   }
 }
 
-static gsvResult_t plan(gsvHook_t hook, const ClientJob* job) {
+static gsvResult_t plan(gsvHook_t hook, ClientJob const* job) {
   gsvTensorDesc_t tensors[kClientTensors];
   for (uint32_t i = 0; i < kClientTensors; ++i) {
     tensors[i] = GSV_INIT(gsvTensorDesc_t);
@@ -47,7 +47,7 @@ static gsvResult_t plan(gsvHook_t hook, const ClientJob* job) {
   return gsvHookPlan(hook, tensors, kClientTensors, buckets, kClientBuckets);
 }
 
-static gsvResult_t train(gsvHook_t hook, int32_t rank, const ClientJob* job, float* results,
+static gsvResult_t train(gsvHook_t hook, int32_t rank, ClientJob const* job, float* results,
                          float* residuals) {
   uint64_t const first = job->tensor_elements[0] + job->tensor_elements[1];
   uint64_t const second = job->tensor_elements[2] + job->tensor_elements[3];
@@ -72,8 +72,8 @@ static gsvResult_t train(gsvHook_t hook, int32_t rank, const ClientJob* job, flo
   return gsvSuccess;
 }
 
-gsvResult_t client_train(gsvComm_t comm, gsvContext_t context, const ClientJob* job,
-                         float* results, float* residuals) {
+gsvResult_t client_train(gsvComm_t comm, gsvContext_t context, ClientJob const* job, float* results,
+                         float* residuals) {
   gsvRule_t rule = GSV_INIT(gsvRule_t);
   rule.match = "*";
   rule.spec = job->spec;

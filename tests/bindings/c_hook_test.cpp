@@ -1,58 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A C11 trainer gets the bits that the C++ hook gives.
-#include <bit>
-#include <numeric>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "gradsieve/hook.hpp"
 
-#include "tests/bindings/c_client.h"
-#include "tests/bindings/c_ranks.hpp"
+#include "tests/bindings/c_training.hpp"
 #include "tests/support/rank_runner.hpp"
 
 namespace gradsieve::testing {
 namespace {
-
-struct Outcome {
-  std::vector<float> results;
-  std::vector<float> residuals;
-};
-
-struct Case {
-  std::string name;
-  std::string spec;
-  int world_size = 1;
-  Rollback rollback = Rollback::merge;
-  std::vector<std::uint64_t> elements = {257, 1, 1025, 64};
-};
-
-constexpr std::uint32_t kNumSteps = 7;
-
-std::uint64_t total(Case const& given) {
-  return std::accumulate(given.elements.begin(), given.elements.end(), std::uint64_t{0});
-}
-
-std::vector<Outcome> train_in_c(Case const& given) {
-  ContextPtr const context = make_context();
-  std::vector<CommPtr> const comms = make_local_comms(given.world_size);
-  ClientJob job = {};
-  job.spec = given.spec.c_str();
-  job.num_steps = kNumSteps;
-  job.rollback = given.rollback == Rollback::exact ? gsvRollbackExact : gsvRollbackMerge;
-  for (std::size_t i = 0; i < kClientTensors; ++i) job.tensor_elements[i] = given.elements[i];
-  std::vector<Outcome> runs(comms.size());
-  for_each_rank(given.world_size, [&](int rank) {
-    Outcome& run = runs[static_cast<std::size_t>(rank)];
-    run.results.resize(kNumSteps * total(given));
-    run.residuals.resize(total(given));
-    EXPECT_EQ(client_train(comms[static_cast<std::size_t>(rank)].get(), context.get(), &job,
-                           run.results.data(), run.residuals.data()),
-              gsvSuccess);
-  });
-  return runs;
-}
 
 std::vector<Outcome> train_in_cpp(Case const& given) {
   std::vector<Outcome> runs(static_cast<std::size_t>(given.world_size));
@@ -88,15 +46,6 @@ std::vector<Outcome> train_in_cpp(Case const& given) {
     }
   });
   return runs;
-}
-
-void expect_same_bits(std::vector<float> const& expected, std::vector<float> const& actual,
-                      std::string const& what) {
-  ASSERT_EQ(expected.size(), actual.size()) << what;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected[i]), std::bit_cast<std::uint32_t>(actual[i]))
-        << what << ", element " << i << ": expected " << expected[i] << ", got " << actual[i];
-  }
 }
 
 class CHookTest : public ::testing::TestWithParam<Case> {};
