@@ -40,6 +40,25 @@ template <typename Vector>
   __builtin_memcpy(to, &x, sizeof x);
 }
 
+/// Past the caches, to an address that is a multiple of the vector's size. end_streaming() comes
+/// before anybody else may read it.
+[[gnu::always_inline]] inline void store_streaming(Floats x, float* to) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, reinterpret_cast<__m512>(x));
+#elif defined(__AVX2__)
+  _mm256_stream_ps(to, reinterpret_cast<__m256>(x));
+#elif defined(__SSE2__)
+  _mm_stream_ps(to, reinterpret_cast<__m128>(x));
+#else
+  store(x, to);
+#endif
+}
+inline void end_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 [[gnu::always_inline]] inline Words all_words(std::uint32_t x) {
   return Words{} + static_cast<std::int32_t>(x);
 }

@@ -80,7 +80,7 @@ static_assert(kStride <= kSelectSlack && kStride % kLanes == 0);
 }
 
 /// All whole strides of the block; returns where they end.
-template <typename Source>
+template <typename Source, bool kStreams>
 std::uint32_t select_strides(SelectPass const& pass, Kept& kept, std::uint32_t* non_finite) {
   Source const source(pass);
   Words const keep_bound = bound_below(pass.keep_from);
@@ -99,10 +99,16 @@ std::uint32_t select_strides(SelectPass const& pass, Kept& kept, std::uint32_t* 
       Words const magnitude = magnitudes(x);
       mask |= std::uint64_t{mask_above(magnitude, keep_bound)} << i;
       store(x, c + i);
-      store(magnitude > zero_bound ? Floats{} : x, out + begin + i);
+      Floats const left = magnitude > zero_bound ? Floats{} : x;
+      if constexpr (kStreams) {
+        store_streaming(left, out + begin + i);
+      } else {
+        store(left, out + begin + i);
+      }
     }
     keep_stride(mask, first_index + begin, c, kept);
   }
+  if constexpr (kStreams) end_streaming();
   *non_finite |= mask_above(Words{}, found);
   return begin;
 }
@@ -111,7 +117,10 @@ template <typename Source>
 std::uint32_t select_from(SelectPass const& pass, std::uint32_t size, std::uint32_t* indices,
                           float* values, std::uint32_t* non_finite) {
   Kept kept = {indices, values};
-  std::uint32_t const done = select_strides<Source>(pass, kept, non_finite);
+  bool const is_aligned = reinterpret_cast<std::uintptr_t>(pass.residual_out) % sizeof(Floats) == 0;
+  std::uint32_t const done = pass.streams && is_aligned
+                                 ? select_strides<Source, true>(pass, kept, non_finite)
+                                 : select_strides<Source, false>(pass, kept, non_finite);
   std::uint32_t const rest = pass.count - done;
   if (rest == 0) return kept.count;
 
@@ -132,7 +141,7 @@ std::uint32_t select_from(SelectPass const& pass, std::uint32_t size, std::uint3
   padded.residual_out = residual_out;
   padded.count = kStride;
   padded.first_index += done;
-  select_strides<Source>(padded, kept, non_finite);
+  select_strides<Source, false>(padded, kept, non_finite);
   __builtin_memcpy(pass.residual_out + done, residual_out, rest * sizeof(float));
   return kept.count - (pass.keep_from == 0 ? kStride - rest : 0);
 }

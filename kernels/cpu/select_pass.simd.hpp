@@ -15,6 +15,14 @@ inline constexpr std::uint32_t kPassElements = 4096;
 /// is read behind the values given to other functions.
 inline constexpr std::uint32_t kSelectSlack = 64;
 inline constexpr std::uint32_t kAboveAll = 0x80000000U;
+/// Longer arrays are out of the caches before anybody reads them again.
+inline constexpr std::uint64_t kStreamedFromElements = std::uint64_t{1} << 22;
+
+/// Whether a pass from one residual to another need not read the lines that it writes.
+[[nodiscard]] inline bool streams_residual(float const* in, float const* out,
+                                           std::uint64_t num_elements) {
+  return in != nullptr && in != out && num_elements >= kStreamedFromElements;
+}
 
 struct SelectPass {
   void const* gradient;      ///< null: residual_out holds c already
@@ -26,6 +34,7 @@ struct SelectPass {
   std::uint32_t first_index;  ///< of element 0
   std::uint32_t keep_from;    ///< |c| at least this: index and c become a candidate
   std::uint32_t zero_from;    ///< |c| at least this: residual_out gets +0 in place of c
+  bool streams;               ///< residual_out goes past the caches, if it is aligned for that
 };
 
 /// Writes residual_out and the candidates, ascending; returns their number. Sets *non_finite if a

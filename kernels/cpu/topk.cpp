@@ -298,6 +298,7 @@ class Topk {
     pass.type = element_type(gradient_.dtype);
     pass.count = static_cast<std::uint32_t>(std::min<std::uint64_t>(rest, kPassElements));
     pass.first_index = static_cast<std::uint32_t>(first_index);
+    pass.streams = streams_;
     return pass;
   }
 
@@ -356,6 +357,8 @@ class Topk {
   std::uint64_t k_;
   TopkPlan plan_;
 
+  bool const streams_ =
+      streams_residual(residual_in(0), residual_.out.data(), gradient_.num_elements);
   decltype(&portable::select_block) select_ = GRADSIEVE_PICK(select_block);
   decltype(&portable::magnitudes_below) below_ = GRADSIEVE_PICK(magnitudes_below);
   decltype(&portable::copy_from) copy_ = GRADSIEVE_PICK(copy_from);
