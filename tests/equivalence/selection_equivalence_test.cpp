@@ -124,6 +124,41 @@ class Selection : public ::testing::TestWithParam<Shape> {
   }
 };
 
+// Long arrays go past the caches, from an aligned residual (offset 13 + 3) and from another.
+TEST(StreamedSelection, IsEquivalentToRef) {
+  Problem problem;
+  problem.num_elements = (std::uint64_t{1} << 22) + 37;
+  problem.gradient = stored_as(DType::f32, make_gradient(Shape::heavy_tailed, problem.num_elements));
+  problem.residual = make_gradient(Shape::heavy_tailed, problem.num_elements, 2);
+  std::uint64_t const k = problem.num_elements / 100;
+  std::size_t const workspace_bytes = kernels::topk_workspace_bytes(problem.num_elements, k);
+  for (bool const is_topk : {true, false}) {
+    auto const run = [&](Backend backend, Way const& way) {
+      return run_once(problem, {k, k}, workspace_bytes, way,
+                      [&](ExecContext ctx, ConstTensorView gradient, ResidualView residual,
+                          SparseView& selection) {
+                        ctx.backend = backend;
+                        return is_topk ? kernels::topk(ctx, gradient, residual, k, selection)
+                                       : kernels::threshold(ctx, gradient, residual, 9.0F,
+                                                            selection);
+                      });
+    };
+    Outcome expected = run(Backend::ref, Way{});
+    for (SimdTarget const target : supported_simd_targets()) {
+      ForcedTarget const forced(target);
+      for (std::size_t const offset : {13U, 5U}) {
+        Way const way = {target, offset == 13 ? 1 : 3, offset, false};
+        SCOPED_TRACE(way.text() + (is_topk ? ", topk" : ", threshold"));
+        Outcome actual = run(Backend::cpu, way);
+        ASSERT_TRUE(same_bits(expected.indices, std::span(actual.indices))) << "indices";
+        ASSERT_TRUE(same_bits(expected.values, std::span(actual.values))) << "values";
+        ASSERT_TRUE(same_bits(expected.residual, std::span(actual.residual))) << "residual";
+        ASSERT_EQ(expected.num_overflowed, actual.num_overflowed);
+      }
+    }
+  }
+}
+
 TEST_P(Selection, TopkIsEquivalentToRef) {
   for_each_problem(1, [](Problem const& problem, std::uint64_t draw) {
     for (std::uint64_t const k : some_counts(problem.num_elements)) {
