@@ -27,11 +27,13 @@ namespace {
 struct Options {
   std::uint64_t min_bytes = 1 << 20;
   std::uint64_t max_bytes = 16 << 20;
+  std::uint64_t step_bytes = 0;  ///< 0: sizes grow by a factor
   double step_factor = 4.0;
   int iterations = 20;
   int warmup_iterations = 5;
   int check = 1;
   std::string dtype = "f32";
+  std::string op = "avg";
   std::vector<std::string> specs;
   std::string transport = "local";
   int ranks = 4;
@@ -77,6 +79,11 @@ DType parse_dtype(std::string const& text) {
   throw Error(Code::invalid_argument, "-d '" + text + "': expected f32, f16, bf16 or f64");
 }
 
+double next_size(Options const& options, double bytes) {
+  return options.step_bytes > 0 ? bytes + static_cast<double>(options.step_bytes)
+                                : bytes * options.step_factor;
+}
+
 /// All sizes and specs on one rank; rank 0 prints. Returns the number of wrong results.
 std::uint64_t run_rank(Options const& options, Transport& bare) {
   LinkLimit const limit = parse_limit(options.limit);
@@ -96,13 +103,14 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
   std::vector<Row> rows;
   std::uint64_t num_wrong = 0;
   for (double bytes = static_cast<double>(options.min_bytes);
-       bytes <= static_cast<double>(options.max_bytes); bytes *= options.step_factor) {
+       bytes <= static_cast<double>(options.max_bytes); bytes = next_size(options, bytes)) {
     Row dense;
     for (std::string const& spec : specs) {
       Row const row =
           measure(transport, {.spec = spec,
                               .num_elements = static_cast<std::uint64_t>(bytes) / size_of(dtype),
                               .dtype = dtype,
+                              .op = options.op == "sum" ? ReduceOp::sum : ReduceOp::mean,
                               .iterations = options.iterations,
                               .warmup_iterations = options.warmup_iterations,
                               .seed = options.seed,
@@ -163,13 +171,19 @@ int run(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false));
   app.add_option("-e,--maxbytes", options.max_bytes, "largest gradient")
       ->transform(CLI::AsSizeValue(false));
+  auto* const step_bytes =
+      app.add_option("-i,--stepbytes", options.step_bytes, "bytes between sizes")
+          ->transform(CLI::AsSizeValue(false))
+          ->check(CLI::PositiveNumber);
   app.add_option("-f,--stepfactor", options.step_factor, "factor between sizes")
-      ->check(CLI::Range(1.1, 1e9));
+      ->check(CLI::Range(1.1, 1e9))
+      ->excludes(step_bytes);
   app.add_option("-n,--iters", options.iterations, "measured steps")->check(CLI::Range(1, 1000000));
   app.add_option("-w,--warmup_iters", options.warmup_iterations, "steps before")
       ->check(CLI::Range(0, 1000000));
   app.add_option("-c,--check", options.check, "compare ranks and the true mean (0 or 1)");
   app.add_option("-d,--datatype", options.dtype, "f32, f16, bf16 or f64");
+  app.add_option("-o,--op", options.op, "avg or sum")->check(CLI::IsMember({"avg", "sum"}));
   app.add_option("--spec", options.specs, "a spec string; may be repeated")->take_all();
   app.add_option("--transport", options.transport, "local (threads) or mpi")
       ->check(CLI::IsMember({"local", "mpi"}));
@@ -177,7 +191,7 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 256));
   app.add_option("--limit", options.limit, "a slow link: rate,latency such as 1gbit,50us");
   app.add_option("--seed", options.seed, "of gradients and rounding");
-  app.add_option("--json", options.json, "write rows as JSON to this file");
+  app.add_option("-F,--output_file,--json", options.json, "write rows as JSON to this file");
   app.add_option("--csv", options.csv, "write rows as CSV to this file");
   try {
     app.parse(argc, argv);

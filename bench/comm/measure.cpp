@@ -120,7 +120,7 @@ Row measure(Transport& transport, Case const& which) {
   Talk talk(transport);
   if (which.spec == kLibraryDense) return measure_library(transport, which, talk);
 
-  Hook hook(transport, {.rules = {{"*", which.spec}}, .seed = which.seed});
+  Hook hook(transport, {.rules = {{"*", which.spec}}, .op = which.op, .seed = which.seed});
   TensorDesc const tensors[] = {
       {.name = "gradient", .num_elements = which.num_elements, .dtype = which.dtype}};
   BucketDesc const buckets[] = {{{"gradient"}}};
@@ -169,7 +169,8 @@ Row measure(Transport& transport, Case const& which) {
       predicted(row, which, transport.world_size(), wire::payload_capacity(bodies));
   if (!which.check) return row;
 
-  std::vector<double> mean(which.num_elements, 0.0);
+  double const divisor = which.op == ReduceOp::mean ? transport.world_size() : 1;
+  std::vector<double> expected(which.num_elements, 0.0);
   std::vector<std::byte> other(memory.size());
   std::vector<float> wide(which.num_elements);
   ExecContext ctx;
@@ -178,15 +179,15 @@ Row measure(Transport& transport, Case const& which) {
     fill_gradient(which.seed, r, static_cast<std::uint64_t>(steps - 1), view);
     kernels::widen(ctx, view, wide);
     for (std::size_t i = 0; i < wide.size(); ++i)
-      mean[i] += static_cast<double>(wide[i]) / transport.world_size();
+      expected[i] += static_cast<double>(wide[i]) / divisor;
   }
   kernels::widen(ctx, gradient, wide);
   double error = 0.0;
   double norm = 0.0;
   PlanHash hash;
   for (std::size_t i = 0; i < wide.size(); ++i) {
-    error += (wide[i] - mean[i]) * (wide[i] - mean[i]);
-    norm += mean[i] * mean[i];
+    error += (wide[i] - expected[i]) * (wide[i] - expected[i]);
+    norm += expected[i] * expected[i];
     hash.add(std::bit_cast<std::uint32_t>(wide[i]));
   }
   row.relative_error = norm > 0.0 ? std::sqrt(error / norm) : 0.0;

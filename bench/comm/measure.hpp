@@ -14,6 +14,7 @@ struct Case {
   std::string spec;  ///< a spec string, or kLibraryDense for the transport library's own all-reduce
   std::uint64_t num_elements = 0;
   DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::mean;
   int iterations = 20;
   int warmup_iterations = 5;
   std::uint64_t seed = 1;
@@ -33,7 +34,7 @@ struct Row {
   double exchange_us = 0.0;
   double decode_us = 0.0;
   double total_us = 0.0;
-  double relative_error = 0.0;  ///< ‖result − mean‖ / ‖mean‖ in the last step, mean in double
+  double relative_error = 0.0;  ///< ‖result − true‖ / ‖true‖ in the last step, the true mean or sum in double
   std::uint64_t num_wrong = 0;  ///< elements that differ between ranks
   bool supported = true;
 };
