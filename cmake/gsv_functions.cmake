@@ -8,9 +8,14 @@ function(gsv_target_options target)
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
   # A fused multiply-add rounds once where the specification rounds twice: never contract.
-  target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow)
+  set(warnings -Wall -Wextra -Wconversion -Wshadow)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;${warnings}>)
+  if(GRADSIEVE_WITH_CUDA)
+    gsv_cuda_options(${target} ${warnings})
+  endif()
   if(GRADSIEVE_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
   endif()
   if(GRADSIEVE_SANITIZE)
     target_compile_options(${target} PRIVATE
@@ -57,7 +62,8 @@ endfunction()
 #   ref/NAME.cpp       the specification, compiled once
 #   cpu/NAME.cpp       dispatch and threads, compiled once
 #   cpu/NAME.simd.cpp  compiled once for each instruction set, with GRADSIEVE_TARGET its name
-# Each of the three may be left out, but not all.
+#   cuda/NAME.cu       where there is a CUDA toolkit
+# Each of them may be left out, but not all.
 function(gsv_add_kernel name)
   set(found FALSE)
   foreach(file IN ITEMS ref/${name}.cpp cpu/${name}.cpp)
@@ -72,6 +78,10 @@ function(gsv_add_kernel name)
       gsv_simd_library(${simd})
       target_sources(gsv_kernels_${simd} PRIVATE cpu/${name}.simd.cpp)
     endforeach()
+    set(found TRUE)
+  endif()
+  if(GRADSIEVE_WITH_CUDA AND EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/${name}.cu")
+    target_sources(gradsieve PRIVATE cuda/${name}.cu)
     set(found TRUE)
   endif()
   if(NOT found)

@@ -85,8 +85,8 @@ Status BlockQuantizer::do_encode_with_residual(ExecContext const& ctx, int, Tens
   Bytes codes;
   std::span<float> scales;
   GRADSIEVE_RETURN_IF_ERROR(open(piece.num_elements, body, codes, scales));
-  ctx.words->flags |= kernels::quantize_fused(ctx, gradient, residual, bits_, block_elements_,
-                                              rounding_, rounding_key(ctx, piece), codes, scales);
+  raise_flags(ctx, kernels::quantize_fused(ctx, gradient, residual, bits_, block_elements_,
+                                           rounding_, rounding_key(ctx, piece), codes, scales));
   return {};
 }
 

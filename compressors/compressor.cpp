@@ -177,7 +177,7 @@ Status Compressor::do_encode_with_residual(ExecContext const& ctx, int round,
                                            TensorInfo const& piece, ConstTensorView gradient,
                                            ResidualView residual, StateView state,
                                            Body body) const noexcept {
-  if (round == 0) ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+  if (round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
   GRADSIEVE_RETURN_IF_ERROR(do_encode(ctx, round, piece, residual.out, state, body));
   if (round + 1 < num_rounds()) return {};
 
@@ -203,7 +203,7 @@ Status Compressor::do_encode_owned(ExecContext const& ctx, int round, TensorInfo
   }
   ResidualView const rest{.in = {}, .out = undelivered, .carry = 1.0F};
   // Only round 0 compensates; a later one finds the sum where it expects c.
-  if (round > 0) ctx.words->flags |= kernels::compensate(ctx, sum, rest);
+  if (round > 0) raise_flags(ctx, kernels::compensate(ctx, sum, rest));
   return do_encode_with_residual(ctx, round, piece, sum, rest, state, body);
 }
 

@@ -44,7 +44,7 @@ Status HalfCodec::do_encode_with_residual(ExecContext const& ctx, int, TensorInf
   TensorView const halves(out.data(), n, dtype_);
   for_cached_parts(ctx, n, 8, [&](std::uint64_t begin, std::uint64_t count) {
     ResidualView const part = part_of(residual, begin, count);
-    ctx.words->flags |= kernels::compensate(ctx, gradient.slice(begin, count), part);
+    raise_flags(ctx, kernels::compensate(ctx, gradient.slice(begin, count), part));
     write(ctx, piece, begin, part.out, halves.slice(begin, count));
     std::span<float> const sent = decoded.first(part.out.size());
     std::fill(sent.begin(), sent.end(), 0.0F);

@@ -52,7 +52,7 @@ Status NoneCompressor::do_encode_with_residual(ExecContext const& ctx, int round
                                                TensorInfo const& piece, ConstTensorView gradient,
                                                ResidualView residual, StateView state,
                                                Body body) const noexcept {
-  ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+  raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
   GRADSIEVE_RETURN_IF_ERROR(do_encode(ctx, round, piece, residual.out, state, body));
   std::fill(residual.out.begin(), residual.out.end(), 0.0F);
   return {};

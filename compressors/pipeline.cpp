@@ -164,7 +164,7 @@ Status Pipeline::do_encode_with_residual(ExecContext const& ctx, int round, Tens
     });
   }
   if (!shared_) return encode_own(ctx, piece, gradient, residual, state, body);
-  if (round == 0) ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+  if (round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
   if (round < values_round()) return sparsifier_->propose(ctx, piece, residual.out, state, body);
   return encode_shared(ctx, piece, residual.out, state, body);
 }

@@ -98,9 +98,10 @@ Status SignCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,
   WorkspaceScope const scope(*ctx.workspace);
   Draft draft;
   GRADSIEVE_RETURN_IF_ERROR(open(ctx, corrected.size(), body, draft));
-  bool const has_zeros = kernels::sign(ctx, corrected, block_elements_, draft.signs, draft.zeros,
-                                       draft.scales, {});
-  close(draft, corrected.size(), has_zeros, body);
+  std::uint32_t any_zero = 0;
+  kernels::sign(ctx, corrected, block_elements_, draft.signs, draft.zeros, draft.scales, {},
+                &any_zero);
+  close(draft, corrected.size(), any_zero != 0, body);
   return {};
 }
 
@@ -111,20 +112,19 @@ Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, Tens
   WorkspaceScope const scope(*ctx.workspace);
   Draft draft;
   GRADSIEVE_RETURN_IF_ERROR(open(ctx, n, body, draft));
-  bool has_zeros = false;
+  std::uint32_t any_zero = 0;
   for_cached_parts(ctx, n, block_elements_, [&](std::uint64_t begin, std::uint64_t count) {
     ResidualView const part = part_of(residual, begin, count);
-    ctx.words->flags |= kernels::compensate(ctx, gradient.slice(begin, count), part);
+    raise_flags(ctx, kernels::compensate(ctx, gradient.slice(begin, count), part));
     std::size_t const byte = static_cast<std::size_t>(begin / 8);
-    bool const found = kernels::sign(
+    kernels::sign(
         ctx, part.out, block_elements_, draft.signs.subspan(byte, wire::bytes_for_bits(count)),
         draft.zeros.subspan(byte, wire::bytes_for_bits(count)),
         draft.scales.subspan(static_cast<std::size_t>(begin / block_elements_),
                              static_cast<std::size_t>(num_blocks(count, block_elements_))),
-        part.out);
-    has_zeros = has_zeros || found;
+        part.out, &any_zero);
   });
-  close(draft, n, has_zeros, body);
+  close(draft, n, any_zero != 0, body);
   return {};
 }
 

@@ -65,7 +65,7 @@ inline constexpr std::uint32_t kSharedDraw = 0xffffffffu;  ///< in place of the 
 /// (counted in its whole tensor) takes block i / 8, word (i mod 8) / 2, the low half if i is even.
 struct RoundingKey {
   PhiloxKey key;
-  std::uint64_t step = 0;
+  StepValue<std::uint64_t> step = 0;
   std::uint64_t first_element = 0;  ///< of the piece within its tensor
 };
 

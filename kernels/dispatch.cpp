@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels::NAME runs ref::NAME or cpu::NAME, as the context says.
+// kernels::NAME runs ref::NAME, cpu::NAME or cuda::NAME, as the context says.
+#include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/ops.hpp"
@@ -7,10 +9,39 @@
 namespace gradsieve::kernels {
 namespace {
 
+constexpr Status kNotBuilt = {Code::not_built, "this build has no CUDA kernels"};
+
+#ifdef GRADSIEVE_HAVE_CUDA
+#define GRADSIEVE_BACKENDS(name) \
+  Backends { ref::name, cpu::name, cuda::name }
+#else
+#define GRADSIEVE_BACKENDS(name) \
+  Backends { ref::name, cpu::name, nullptr }
+#endif
+
+template <typename Function>
+struct Backends {
+  Function* ref;
+  Function* cpu;
+  Function* cuda;
+};
+template <typename Function>
+Backends(Function*, Function*, Function*) -> Backends<Function>;
+template <typename Function>
+Backends(Function*, Function*, std::nullptr_t) -> Backends<Function>;
+
 template <typename Function, typename... Arguments>
-auto run(Function* ref_kernel, Function* cpu_kernel, ExecContext const& ctx,
-         Arguments&&... arguments) noexcept {
-  Function* const kernel = ctx.backend == Backend::ref ? ref_kernel : cpu_kernel;
+auto run(Backends<Function> backends, ExecContext const& ctx, Arguments&&... arguments) noexcept {
+  if (ctx.backend == Backend::cuda) {
+    if (backends.cuda != nullptr) {
+      return backends.cuda(ctx, std::forward<Arguments>(arguments)...);
+    }
+    // A context with this backend cannot be made by the library then; but one can write it down.
+    if (ctx.device_error != nullptr) *ctx.device_error = kNotBuilt;
+    using Result = std::invoke_result_t<Function*, ExecContext const&, Arguments...>;
+    return Result();
+  }
+  Function* const kernel = ctx.backend == Backend::ref ? backends.ref : backends.cpu;
   return kernel(ctx, std::forward<Arguments>(arguments)...);
 }
 
@@ -19,81 +50,80 @@ auto run(Function* ref_kernel, Function* cpu_kernel, ExecContext const& ctx,
 // --- feedback ------------------------------------------------------------------------------------
 
 Flags compensate(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual) noexcept {
-  return run(ref::compensate, cpu::compensate, ctx, gradient, residual);
+  return run(GRADSIEVE_BACKENDS(compensate), ctx, gradient, residual);
 }
 
 void retain(ExecContext const& ctx, std::span<float const> decoded,
             std::span<float> residual) noexcept {
-  run(ref::retain, cpu::retain, ctx, decoded, residual);
+  run(GRADSIEVE_BACKENDS(retain), ctx, decoded, residual);
 }
 
 void store_bf16(ExecContext const& ctx, std::span<float const> values, RoundingKey const& key,
                 std::span<BFloat16> out) noexcept {
-  run(ref::store_bf16, cpu::store_bf16, ctx, values, key, out);
+  run(GRADSIEVE_BACKENDS(store_bf16), ctx, values, key, out);
 }
 
 // --- elementwise ---------------------------------------------------------------------------------
 
 void widen(ExecContext const& ctx, ConstTensorView values, std::span<float> out) noexcept {
-  run(ref::widen, cpu::widen, ctx, values, out);
+  run(GRADSIEVE_BACKENDS(widen), ctx, values, out);
 }
 
 void narrow(ExecContext const& ctx, std::span<float const> values, bool saturate,
             TensorView out) noexcept {
-  run(ref::narrow, cpu::narrow, ctx, values, saturate, out);
+  run(GRADSIEVE_BACKENDS(narrow), ctx, values, saturate, out);
 }
 
-void add_scaled(ExecContext const& ctx, ConstTensorView values, float weight,
+void add_scaled(ExecContext const& ctx, ConstTensorView values, StepValue<float> weight,
                 std::span<float> accumulator) noexcept {
-  run(ref::add_scaled, cpu::add_scaled, ctx, values, weight, accumulator);
+  run(GRADSIEVE_BACKENDS(add_scaled), ctx, values, weight, accumulator);
 }
 
-void scale(ExecContext const& ctx, float factor, std::span<float> values) noexcept {
-  run(ref::scale, cpu::scale, ctx, factor, values);
+void scale(ExecContext const& ctx, StepValue<float> factor, std::span<float> values) noexcept {
+  run(GRADSIEVE_BACKENDS(scale), ctx, factor, values);
 }
 
-double sum_squares(ExecContext const& ctx, std::span<float const> values) noexcept {
-  return run(ref::sum_squares, cpu::sum_squares, ctx, values);
+void sum_squares(ExecContext const& ctx, std::span<float const> values, double* sum) noexcept {
+  run(GRADSIEVE_BACKENDS(sum_squares), ctx, values, sum);
 }
 
 // --- selection -----------------------------------------------------------------------------------
 
-Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual, std::uint64_t k,
-           SparseView& selection) noexcept {
-  return run(ref::topk, cpu::topk, ctx, gradient, residual, k, selection);
+Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+           StepValue<std::uint64_t> k, SparseView& selection) noexcept {
+  return run(GRADSIEVE_BACKENDS(topk), ctx, gradient, residual, k, selection);
 }
 
 Flags threshold(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                float threshold, SparseView& selection) noexcept {
-  return run(ref::threshold, cpu::threshold, ctx, gradient, residual, threshold, selection);
+                StepValue<float> threshold, SparseView& selection) noexcept {
+  return run(GRADSIEVE_BACKENDS(threshold), ctx, gradient, residual, threshold, selection);
 }
 
 Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                 std::uint64_t block_elements, BlockNorm norm, std::uint64_t k,
+                 std::uint64_t block_elements, BlockNorm norm, StepValue<std::uint64_t> k,
                  SparseView& selection) noexcept {
-  return run(ref::block_topk, cpu::block_topk, ctx, gradient, residual, block_elements, norm, k,
+  return run(GRADSIEVE_BACKENDS(block_topk), ctx, gradient, residual, block_elements, norm, k,
              selection);
 }
 
-void randomk(ExecContext const& ctx, PhiloxKey const& key, std::uint64_t step,
+void randomk(ExecContext const& ctx, PhiloxKey const& key, StepValue<std::uint64_t> step,
              std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept {
-  run(ref::randomk, cpu::randomk, ctx, key, step, num_elements, indices);
+  run(GRADSIEVE_BACKENDS(randomk), ctx, key, step, num_elements, indices);
 }
 
-void take(ExecContext const& ctx, std::span<std::uint32_t const> indices, std::uint64_t granularity,
-          std::span<float> x, std::span<float> values) noexcept {
-  run(ref::take, cpu::take, ctx, indices, granularity, x, values);
+void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, std::span<float> x,
+          std::span<float> values) noexcept {
+  run(GRADSIEVE_BACKENDS(take), ctx, indices, granularity, x, values);
 }
 
-void scatter_add(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                 std::uint64_t granularity, std::span<float const> values, float weight,
+void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity,
+                 std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {
-  run(ref::scatter_add, cpu::scatter_add, ctx, indices, granularity, values, weight, accumulator);
+  run(GRADSIEVE_BACKENDS(scatter_add), ctx, indices, granularity, values, weight, accumulator);
 }
 
-bool check_indices(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                   std::uint64_t universe) noexcept {
-  return run(ref::check_indices, cpu::check_indices, ctx, indices, universe);
+bool check_indices(ExecContext const& ctx, IndexSpan indices, std::uint64_t universe) noexcept {
+  return run(GRADSIEVE_BACKENDS(check_indices), ctx, indices, universe);
 }
 
 // --- quantizers ----------------------------------------------------------------------------------
@@ -102,7 +132,7 @@ void quantize(ExecContext const& ctx, std::span<float const> corrected, int bits
               std::uint64_t block_elements, Rounding rounding, RoundingKey const& key,
               std::span<std::byte> codes, std::span<float> scales,
               std::span<float> residual) noexcept {
-  run(ref::quantize, cpu::quantize, ctx, corrected, bits, block_elements, rounding, key, codes,
+  run(GRADSIEVE_BACKENDS(quantize), ctx, corrected, bits, block_elements, rounding, key, codes,
       scales, residual);
 }
 
@@ -110,49 +140,50 @@ Flags quantize_fused(ExecContext const& ctx, ConstTensorView gradient, ResidualV
                      int bits, std::uint64_t block_elements, Rounding rounding,
                      RoundingKey const& key, std::span<std::byte> codes,
                      std::span<float> scales) noexcept {
-  return run(ref::quantize_fused, cpu::quantize_fused, ctx, gradient, residual, bits,
-             block_elements, rounding, key, codes, scales);
+  return run(GRADSIEVE_BACKENDS(quantize_fused), ctx, gradient, residual, bits, block_elements,
+             rounding, key, codes, scales);
 }
 
 void dequantize_add(ExecContext const& ctx, std::span<std::byte const> codes,
                     std::byte const* scales, int bits, std::uint64_t block_elements, float weight,
                     std::span<float> accumulator) noexcept {
-  run(ref::dequantize_add, cpu::dequantize_add, ctx, codes, scales, bits, block_elements, weight,
+  run(GRADSIEVE_BACKENDS(dequantize_add), ctx, codes, scales, bits, block_elements, weight,
       accumulator);
 }
 
-bool sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
+void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
           std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
-          std::span<float> residual) noexcept {
-  return run(ref::sign, cpu::sign, ctx, corrected, block_elements, signs, zeros, scales, residual);
+          std::span<float> residual, std::uint32_t* any_zero) noexcept {
+  run(GRADSIEVE_BACKENDS(sign), ctx, corrected, block_elements, signs, zeros, scales, residual,
+      any_zero);
 }
 
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,
               std::byte const* scales, std::uint64_t block_elements, float weight,
               std::span<float> accumulator) noexcept {
-  run(ref::sign_add, cpu::sign_add, ctx, signs, zeros, scales, block_elements, weight, accumulator);
+  run(GRADSIEVE_BACKENDS(sign_add), ctx, signs, zeros, scales, block_elements, weight, accumulator);
 }
 
 // --- index coding --------------------------------------------------------------------------------
 
-void bitmap_encode(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                   std::uint64_t universe, std::span<std::byte> out) noexcept {
-  run(ref::bitmap_encode, cpu::bitmap_encode, ctx, indices, universe, out);
+void bitmap_encode(ExecContext const& ctx, IndexSpan indices, std::uint64_t universe,
+                   std::span<std::byte> out) noexcept {
+  run(GRADSIEVE_BACKENDS(bitmap_encode), ctx, indices, universe, out);
 }
 
 bool bitmap_decode(ExecContext const& ctx, std::span<std::byte const> bitmap,
                    std::uint64_t universe, std::span<std::uint32_t> indices) noexcept {
-  return run(ref::bitmap_decode, cpu::bitmap_decode, ctx, bitmap, universe, indices);
+  return run(GRADSIEVE_BACKENDS(bitmap_decode), ctx, bitmap, universe, indices);
 }
 
-void elias_fano_encode(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                       std::uint64_t universe, std::span<std::byte> out) noexcept {
-  run(ref::elias_fano_encode, cpu::elias_fano_encode, ctx, indices, universe, out);
+void elias_fano_encode(ExecContext const& ctx, IndexSpan indices, std::uint64_t universe,
+                       std::span<std::byte> out) noexcept {
+  run(GRADSIEVE_BACKENDS(elias_fano_encode), ctx, indices, universe, out);
 }
 
 bool elias_fano_decode(ExecContext const& ctx, std::span<std::byte const> code,
                        std::uint64_t universe, std::span<std::uint32_t> indices) noexcept {
-  return run(ref::elias_fano_decode, cpu::elias_fano_decode, ctx, code, universe, indices);
+  return run(GRADSIEVE_BACKENDS(elias_fano_decode), ctx, code, universe, indices);
 }
 
 }  // namespace gradsieve::kernels

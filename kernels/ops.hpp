@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of kernels. Each is declared once as a function type, with its formula; the namespaces
-// `ref`, `cpu` (and `cuda`) define it with that signature, and the function in `kernels` itself
+// `ref`, `cpu` and `cuda` define it with that signature, and the function in `kernels` itself
 // picks one by ctx.backend. `ref` is the specification: the others give the same bits, for every
 // instruction set, thread count and alignment.
+//
+// On `cuda` all views, ctx.words and ctx.workspace are device memory, work is put on ctx.stream,
+// and the host reads nothing back. What a call returns or leaves in a view is then what the host
+// can know:
+//   Flags      0; the kernel itself ORs what it saw into ctx.words->flags
+//   bool       true; where ref returns false the kernel raises kStepCorrupt
+//   counts     upper bounds; the true ones go to SparseView::counts
+//   results    sums and the like are written through a pointer, to where the data lives
+//   failures   a launch that fails is kept in *ctx.device_error, and the following ones do nothing
+// What may change from step to step is a StepValue: on cuda its word is read by the kernel. An
+// index that is not below the universe is skipped there: nothing is stored out of bounds, whatever
+// came.
 //
 // Everywhere: f32 arithmetic in the order written, no contraction to fma, no flush to zero.
 // Gradients are f32, f16 or bf16 and are converted to f32 exactly. Kernels know no compressor.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 
@@ -21,6 +34,24 @@ namespace gradsieve::kernels {
 
 /// What a pass over a gradient saw: 0 or kStepNonFinite.
 using Flags = std::uint32_t;
+
+/// Indices whose number may be known only where they live. The host sees `room`, an upper bound;
+/// the first *count of it are valid, all of it where count is null.
+struct IndexSpan {
+  std::span<std::uint32_t const> room;
+  std::uint64_t const* count = nullptr;
+
+  constexpr IndexSpan() noexcept = default;
+  template <typename Range>
+  requires std::convertible_to<Range const&, std::span<std::uint32_t const>>
+  constexpr IndexSpan(Range const& indices,  // NOLINT: indices are an IndexSpan
+                      std::uint64_t const* num_valid = nullptr) noexcept
+      : room(indices), count(num_valid) {}
+  /// Read by ref and cpu.
+  [[nodiscard]] constexpr std::span<std::uint32_t const> valid() const noexcept {
+    return count == nullptr ? room : room.first(static_cast<std::size_t>(*count));
+  }
+};
 
 enum class Rounding : std::uint8_t { nearest, stochastic };
 enum class BlockNorm : std::uint8_t { l2, linf };
@@ -55,16 +86,18 @@ using NarrowFn = void(ExecContext const&, std::span<float const> values, bool sa
 
 /// accumulator_i ← accumulator_i + weight·x_i (product rounded, then sum). x is f32, f16 or bf16.
 /// Here and in dequantize_add and sign_add a sum that is NaN becomes the canonical one.
-using AddScaledFn = void(ExecContext const&, ConstTensorView values, float weight,
+using AddScaledFn = void(ExecContext const&, ConstTensorView values, StepValue<float> weight,
                          std::span<float> accumulator) noexcept;
 
 /// x_i ← factor·x_i.
-using ScaleFn = void(ExecContext const&, float factor, std::span<float> values) noexcept;
+using ScaleFn = void(ExecContext const&, StepValue<float> factor, std::span<float> values) noexcept;
 
-/// Σ x_i² in double: blocks of 4096 summed left to right in 8 interleaved lanes (lane j takes the
-/// elements ≡ j mod 8; lanes are added pairwise: (0+1)+(2+3), (4+5)+(6+7)), block sums added in
-/// order.
-using SumSquaresFn = double(ExecContext const&, std::span<float const> values) noexcept;
+/// *sum ← Σ x_i² in double: blocks of 4096 summed left to right in 8 interleaved lanes (lane j
+/// takes the elements ≡ j mod 8; lanes are added pairwise: (0+1)+(2+3), (4+5)+(6+7)), block sums
+/// added in order.
+using SumSquaresFn = void(ExecContext const&, std::span<float const> values, double* sum) noexcept;
+/// Bytes of workspace that SumSquaresFn needs on cuda.
+[[nodiscard]] std::size_t sum_squares_workspace_bytes(std::uint64_t num_elements) noexcept;
 
 // --- selection
 // ------------------------------------------------------------------------------------ All: c as in
@@ -73,7 +106,7 @@ using SumSquaresFn = double(ExecContext const&, std::span<float const> values) n
 
 /// The k largest |c|; ties go to the lower index. k ≤ n, k ≤ capacity. Exactly k are chosen.
 using TopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
-                     std::uint64_t k, SparseView& selection) noexcept;
+                     StepValue<std::uint64_t> k, SparseView& selection) noexcept;
 /// Bytes of workspace that TopkFn needs.
 [[nodiscard]] std::size_t topk_workspace_bytes(std::uint64_t num_elements,
                                                std::uint64_t k) noexcept;
@@ -81,13 +114,13 @@ using TopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView 
 /// All |c| ≥ threshold (threshold > 0), the first selection.indices.size() of them by index; the
 /// rest stay in the residual and are counted in num_overflowed.
 using ThresholdFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
-                          float threshold, SparseView& selection) noexcept;
+                          StepValue<float> threshold, SparseView& selection) noexcept;
 
 /// The k blocks of `block_elements` with the largest norm (L2: Σ c² in double, lanes and order of
 /// SumSquaresFn within the block; Linf: max |c|); ties go to the lower block. The last block may be
 /// short. selection.granularity = block_elements; values of a block stand together.
 using BlockTopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
-                          std::uint64_t block_elements, BlockNorm, std::uint64_t k,
+                          std::uint64_t block_elements, BlockNorm, StepValue<std::uint64_t> k,
                           SparseView& selection) noexcept;
 [[nodiscard]] std::size_t block_topk_workspace_bytes(std::uint64_t num_elements,
                                                      std::uint64_t block_elements,
@@ -96,22 +129,20 @@ using BlockTopkFn = Flags(ExecContext const&, ConstTensorView gradient, Residual
 /// One draw in each of k equal strata: stratum j is [⌊j·n/k⌋, ⌊(j+1)·n/k⌋), and its index is
 /// start + ⌊bits·size / 2^32⌋ with bits = philox(key, j / 4, step)[j mod 4].
 /// Ascending, distinct. indices.size() is k ≤ n.
-using RandomkFn = void(ExecContext const&, PhiloxKey const&, std::uint64_t step,
+using RandomkFn = void(ExecContext const&, PhiloxKey const&, StepValue<std::uint64_t> step,
                        std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept;
 
 /// values ← x at the selection's indices (blocks of `granularity`), x ← +0 there.
-using TakeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
-                    std::uint64_t granularity, std::span<float> x,
-                    std::span<float> values) noexcept;
+using TakeFn = void(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
+                    std::span<float> x, std::span<float> values) noexcept;
 
 /// accumulator[index] ← accumulator[index] + weight·value. Indices were checked by the caller.
-using ScatterAddFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
-                          std::uint64_t granularity, std::span<float const> values, float weight,
+using ScatterAddFn = void(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
+                          std::span<float const> values, float weight,
                           std::span<float> accumulator) noexcept;
 
 /// True if the indices ascend strictly and the last is below `universe`.
-using CheckIndicesFn = bool(ExecContext const&, std::span<std::uint32_t const> indices,
-                            std::uint64_t universe) noexcept;
+using CheckIndicesFn = bool(ExecContext const&, IndexSpan indices, std::uint64_t universe) noexcept;
 
 // --- quantizers
 // ----------------------------------------------------------------------------------- Blocks of
@@ -146,12 +177,12 @@ using DequantizeAddFn = void(ExecContext const&, std::span<std::byte const> code
 ///   for a zero block ĉ_i = scale if c_i > 0, −scale if c_i < 0, 0 if c_i = ±0
 ///
 /// signs: bit i (least significant first) is 1 for c_i < 0; zeros: bit i is 1 for c_i = ±0.
-/// Returns true if any element is zero (then the zero plane has to travel).
+/// *any_zero ← 1 if any element is zero (then the zero plane has to travel), else it stays.
 /// residual (may be empty, or corrected itself) ← c − ĉ.
-using SignFn = bool(ExecContext const&, std::span<float const> corrected,
+using SignFn = void(ExecContext const&, std::span<float const> corrected,
                     std::uint64_t block_elements, std::span<std::byte> signs,
-                    std::span<std::byte> zeros, std::span<float> scales,
-                    std::span<float> residual) noexcept;
+                    std::span<std::byte> zeros, std::span<float> scales, std::span<float> residual,
+                    std::uint32_t* any_zero) noexcept;
 /// accumulator_i ← accumulator_i + weight·ĉ_i; `zeros` is null if none are.
 using SignAddFn = void(ExecContext const&, std::byte const* signs, std::byte const* zeros,
                        std::byte const* scales, std::uint64_t block_elements, float weight,
@@ -161,8 +192,8 @@ using SignAddFn = void(ExecContext const&, std::byte const* signs, std::byte con
 // --------------------------------------------------------------------------------- Layouts:
 // docs/wire_format.md, section "Index forms".
 
-using BitmapEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
-                            std::uint64_t universe, std::span<std::byte> out) noexcept;
+using BitmapEncodeFn = void(ExecContext const&, IndexSpan indices, std::uint64_t universe,
+                            std::span<std::byte> out) noexcept;
 /// False if the bitmap does not hold exactly indices.size() bits, or one at or above `universe`.
 using BitmapDecodeFn = bool(ExecContext const&, std::span<std::byte const> bitmap,
                             std::uint64_t universe, std::span<std::uint32_t> indices) noexcept;
@@ -171,8 +202,8 @@ using BitmapDecodeFn = bool(ExecContext const&, std::span<std::byte const> bitma
                                                 std::uint64_t num_indices) noexcept;
 [[nodiscard]] std::size_t elias_fano_bytes(std::uint64_t universe,
                                            std::uint64_t num_indices) noexcept;
-using EliasFanoEncodeFn = void(ExecContext const&, std::span<std::uint32_t const> indices,
-                               std::uint64_t universe, std::span<std::byte> out) noexcept;
+using EliasFanoEncodeFn = void(ExecContext const&, IndexSpan indices, std::uint64_t universe,
+                               std::span<std::byte> out) noexcept;
 /// False if the bytes are not the code of indices.size() ascending indices below `universe`.
 using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> code,
                                std::uint64_t universe, std::span<std::uint32_t> indices) noexcept;
@@ -210,6 +241,9 @@ namespace ref {
 GRADSIEVE_KERNELS_DECLARED_HERE;
 }
 namespace cpu {
+GRADSIEVE_KERNELS_DECLARED_HERE;
+}
+namespace cuda {
 GRADSIEVE_KERNELS_DECLARED_HERE;
 }
 GRADSIEVE_KERNELS_DECLARED_HERE;

@@ -62,8 +62,8 @@ Status BlocktopkSparsifier::do_select(ExecContext const& ctx, TensorInfo const& 
                                       ConstTensorView gradient, ResidualView residual, StateView,
                                       SparseView& selection) const noexcept {
   std::uint64_t const k = density_.count(num_blocks(piece), ctx.words->step);
-  ctx.words->flags |=
-      kernels::block_topk(ctx, gradient, residual, block_elements_, norm_, k, selection);
+  raise_flags(ctx,
+              kernels::block_topk(ctx, gradient, residual, block_elements_, norm_, k, selection));
   return {};
 }
 

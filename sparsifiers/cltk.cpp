@@ -111,8 +111,8 @@ Status CltkSparsifier::write_new_set(ExecContext const& ctx, TensorInfo const& p
   selection.indices = ctx.workspace->take<std::uint32_t>(k);
   selection.values = ctx.workspace->take<float>(k);
   if (rest.empty() || selection.indices.empty() || selection.values.empty()) return kTooSmall;
-  ctx.words->flags |=
-      kernels::topk(ctx, corrected, {.in = {}, .out = rest, .carry = 1.0F}, k, selection);
+  raise_flags(ctx,
+              kernels::topk(ctx, corrected, {.in = {}, .out = rest, .carry = 1.0F}, k, selection));
 
   kernels::IndexForm const form = kernels::smallest_index_form(n, k);
   Bytes const out = body.resize(kSetHeaderBytes + kernels::index_bytes(form, n, k));

@@ -33,7 +33,7 @@ Status ThresholdSparsifier::do_select(ExecContext const& ctx, TensorInfo const& 
   // threshold: 0 would let everything pass, and infinity nothing.
   float const value = std::clamp(value_ * ctx.words->loss_scale, static_cast<float>(kSmallest),
                                  static_cast<float>(kLargest));
-  ctx.words->flags |= kernels::threshold(ctx, gradient, residual, value, room);
+  raise_flags(ctx, kernels::threshold(ctx, gradient, residual, value, room));
   selection.num_indices = room.num_indices;
   selection.num_values = room.num_values;
   selection.num_overflowed = room.num_overflowed;

@@ -29,7 +29,7 @@ Status TopkSparsifier::do_select(ExecContext const& ctx, TensorInfo const& piece
                                  ConstTensorView gradient, ResidualView residual, StateView,
                                  SparseView& selection) const noexcept {
   std::uint64_t const k = density_.count(piece.num_elements, ctx.words->step);
-  ctx.words->flags |= kernels::topk(ctx, gradient, residual, k, selection);
+  raise_flags(ctx, kernels::topk(ctx, gradient, residual, k, selection));
   return {};
 }
 

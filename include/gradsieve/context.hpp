@@ -71,17 +71,28 @@ struct StepWords {
 inline constexpr std::uint32_t kStepNonFinite = 1;  ///< a gradient element was NaN or infinite
 inline constexpr std::uint32_t kStepOverflow = 2;   ///< elements qualified beyond max_density
 
+inline constexpr std::uint32_t kStepCorrupt = 4;  ///< indices or codes were not what they claim
+
 struct ExecContext {
   Backend backend = Backend::cpu;
   Stream stream = {};
   Workspace* workspace = nullptr;
   ThreadPool* threads = nullptr;  ///< null: run on the calling thread
-  StepWords* words = nullptr;
+  StepWords* words = nullptr;     ///< backend cuda: device memory, never read by the host
+  /// Backend cuda: the word that holds how many indices the running piece selects in this step;
+  /// null where that never changes.
+  std::uint64_t const* k_word = nullptr;
+  Status* device_error = nullptr;  ///< backend cuda: keeps the first launch that failed
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
   bool owned =
       false;  ///< the owner's second encoding of a two-shot: it rounds with numbers of its own
 };
+
+/// Adds what a kernel saw to the step's flags. On cuda kernels have done so and return 0.
+inline void raise_flags(ExecContext const& ctx, std::uint32_t flags) noexcept {
+  if (flags != 0) ctx.words->flags |= flags;
+}
 
 }  // namespace gradsieve

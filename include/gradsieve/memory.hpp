@@ -26,6 +26,12 @@ class MemoryResource {
 /// The default: host memory, on huge pages where a block is 2 MiB or larger.
 [[nodiscard]] MemoryResource& host_memory() noexcept;
 
+/// Memory of the current CUDA device, in the order of the stream that it is asked for on, and host
+/// memory that the device reads and writes directly. Both throw Error(not_built) in a build without
+/// CUDA, when used and not before.
+[[nodiscard]] MemoryResource& device_memory() noexcept;
+[[nodiscard]] MemoryResource& pinned_memory() noexcept;
+
 /// Owns a block of memory from a MemoryResource. Movable, not copyable.
 class Buffer {
  public:

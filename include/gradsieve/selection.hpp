@@ -21,7 +21,14 @@ struct ResidualView {
   std::span<float const> in = {};
   std::span<float> out = {};
   /// decay × (this step's loss scale ÷ the loss scale that `in` was made at)
-  float carry = 1.0F;
+  StepValue<float> carry = 1.0F;
+};
+
+/// What a selection came to, written where its data lives.
+struct SparseCounts {
+  std::uint64_t num_indices = 0;
+  std::uint64_t num_values = 0;
+  std::uint64_t num_overflowed = 0;
 };
 
 /// A choice of elements: index i stands for the elements [i·granularity, (i+1)·granularity) of a
@@ -34,6 +41,9 @@ struct SparseView {
   std::uint64_t granularity = 1;
   std::uint64_t num_overflowed =
       0;  ///< elements that qualified but did not fit: they stay in the residual
+  /// Backend cuda, required: device memory that receives the counts. The three counts above are
+  /// then upper bounds, the most that this call can give.
+  SparseCounts* counts = nullptr;
 };
 
 /// Longest piece that one selection covers: indices are 32-bit within a piece. Longer tensors are

@@ -184,6 +184,25 @@ struct ConstTensorView {
   }
 };
 
+/// A number that is known when a call is made, or that is read when the work runs, from the word at
+/// `at`: a captured graph replays with what that word holds by then. The word lives where the
+/// backend's data lives.
+template <typename T>
+struct StepValue {
+  T value = {};
+  T const* at = nullptr;
+
+  constexpr StepValue() noexcept = default;
+  constexpr StepValue(T number) noexcept : value(number) {}  // NOLINT: a number is one
+  [[nodiscard]] static constexpr StepValue in_word(T const* word) noexcept {
+    StepValue result;
+    result.at = word;
+    return result;
+  }
+  [[nodiscard]] constexpr T get() const noexcept { return at == nullptr ? value : *at; }
+  constexpr operator T() const noexcept { return get(); }  // NOLINT: used like the number itself
+};
+
 /// A stable 64-bit key made from a parameter's name (FNV-1a); state and random numbers hang on it.
 using TensorId = std::uint64_t;
 [[nodiscard]] constexpr TensorId tensor_id(std::string_view name) noexcept {

@@ -8,8 +8,9 @@
 
 namespace gradsieve::kernels::cpu {
 
-void bitmap_encode(ExecContext const& ctx, std::span<std::uint32_t const> indices, std::uint64_t,
+void bitmap_encode(ExecContext const& ctx, IndexSpan index_set, std::uint64_t,
                    std::span<std::byte> out) noexcept {
+  auto const indices = index_set.valid();
   constexpr std::uint64_t kGrainBytes = 8192;
   auto* const write = GRADSIEVE_PICK(write_ones);
   auto* const bytes = reinterpret_cast<unsigned char*>(out.data());

@@ -97,8 +97,9 @@ void take_blocks(ExecContext const& ctx, Blocks blocks, std::span<std::uint32_t 
 
 // As for topk: without the workspace that was to be planned, nothing is chosen.
 Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                 std::uint64_t block_elements, BlockNorm norm, std::uint64_t k,
+                 std::uint64_t block_elements, BlockNorm norm, StepValue<std::uint64_t> num_chosen,
                  SparseView& selection) noexcept {
+  std::uint64_t const k = num_chosen;
   Blocks const blocks = {gradient.num_elements, block_elements};
   selection.num_indices = 0;
   selection.num_values = 0;

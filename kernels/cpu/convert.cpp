@@ -23,7 +23,7 @@ void narrow(ExecContext const& ctx, std::span<float const> values, bool saturate
   });
 }
 
-void add_scaled(ExecContext const& ctx, ConstTensorView values, float weight,
+void add_scaled(ExecContext const& ctx, ConstTensorView values, StepValue<float> weight,
                 std::span<float> accumulator) noexcept {
   auto* const chunk = GRADSIEVE_PICK(add_scaled_chunk);
   for_chunks(ctx, accumulator.size(), kGrainElements, [&](std::uint64_t begin, std::uint64_t end) {

@@ -58,8 +58,9 @@ bool ascends_between_chunks(BitChunks const& chunks,
 
 }  // namespace
 
-void elias_fano_encode(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                       std::uint64_t universe, std::span<std::byte> out) noexcept {
+void elias_fano_encode(ExecContext const& ctx, IndexSpan index_set, std::uint64_t universe,
+                       std::span<std::byte> out) noexcept {
+  auto const indices = index_set.valid();
   EliasFanoLayout const layout(universe, indices.size());
   unsigned char* const low = bytes_of(out);
   unsigned char* const high = low + layout.low_bytes;

@@ -34,7 +34,7 @@ class StratumBorders {
 
 }  // namespace
 
-void randomk(ExecContext const& ctx, PhiloxKey const& key, std::uint64_t step,
+void randomk(ExecContext const& ctx, PhiloxKey const& key, StepValue<std::uint64_t> step,
              std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept {
   auto* const draw = GRADSIEVE_PICK(random_rows);
   constexpr std::uint64_t kRowStrata = 512;  // four words of 32 bits per block

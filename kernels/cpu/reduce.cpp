@@ -7,14 +7,14 @@
 
 namespace gradsieve::kernels::cpu {
 
-void scale(ExecContext const& ctx, float factor, std::span<float> values) noexcept {
+void scale(ExecContext const& ctx, StepValue<float> factor, std::span<float> values) noexcept {
   auto* const chunk = GRADSIEVE_PICK(scale_chunk);
   for_chunks(ctx, values.size(), kGrainElements, [&](std::uint64_t begin, std::uint64_t end) {
     chunk(factor, end - begin, values.data() + begin);
   });
 }
 
-double sum_squares(ExecContext const& ctx, std::span<float const> values) noexcept {
+void sum_squares(ExecContext const& ctx, std::span<float const> values, double* result) noexcept {
   auto* const sum_block = GRADSIEVE_PICK(sum_squares_block);
   // The block sums have to be added in order, so they are kept, a stretch of blocks at a time.
   constexpr std::uint64_t kStretchBlocks = 512;
@@ -33,7 +33,16 @@ double sum_squares(ExecContext const& ctx, std::span<float const> values) noexce
     });
     for (std::uint64_t b = 0; b < count; ++b) sum += block_sums[b];
   }
-  return sum;
+  *result = sum;
 }
 
 }  // namespace gradsieve::kernels::cpu
+
+namespace gradsieve::kernels {
+
+std::size_t sum_squares_workspace_bytes(std::uint64_t num_elements) noexcept {
+  return Workspace::padded((num_elements + cpu::kSumBlockElements - 1) / cpu::kSumBlockElements *
+                           sizeof(double));
+}
+
+}  // namespace gradsieve::kernels

@@ -27,14 +27,14 @@ unsigned char const* bytes_of(std::byte const* bytes) noexcept {
 
 }  // namespace
 
-bool sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
+void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
           std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
-          std::span<float> residual) noexcept {
+          std::span<float> residual, std::uint32_t* any_zero) noexcept {
   auto* const sign_blocks = GRADSIEVE_PICK(sign_run);
   std::uint64_t const num_elements = corrected.size();
   std::uint64_t const num_blocks =
       num_elements / block_elements + (num_elements % block_elements != 0 ? 1 : 0);
-  std::atomic<bool> any_zero = false;
+  std::atomic<bool> has_zero = false;
   for_chunks(ctx, num_blocks, blocks_per_chunk(block_elements),
              [&](std::uint64_t first, std::uint64_t last) {
                std::uint64_t const begin = first * block_elements;
@@ -48,10 +48,10 @@ bool sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_
                    .residual = residual.empty() ? nullptr : residual.data() + begin,
                };
                if (sign_blocks(run, corrected.data() + begin)) {
-                 any_zero.store(true, std::memory_order_relaxed);
+                 has_zero.store(true, std::memory_order_relaxed);
                }
              });
-  return any_zero.load(std::memory_order_relaxed);
+  if (has_zero.load(std::memory_order_relaxed)) *any_zero = 1;
 }
 
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,

@@ -41,26 +41,26 @@ float canonical(float x) noexcept { return x == x ? x : std::bit_cast<float>(0x7
 
 }  // namespace
 
-void take(ExecContext const& ctx, std::span<std::uint32_t const> indices, std::uint64_t granularity,
-          std::span<float> x, std::span<float> values) noexcept {
-  for_selected(ctx, indices, granularity, x, [=](std::uint64_t i, std::uint64_t position) {
+void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, std::span<float> x,
+          std::span<float> values) noexcept {
+  for_selected(ctx, indices.valid(), granularity, x, [=](std::uint64_t i, std::uint64_t position) {
     values[position] = x[i];
     x[i] = 0.0F;
   });
 }
 
-void scatter_add(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                 std::uint64_t granularity, std::span<float const> values, float weight,
+void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity,
+                 std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {
-  for_selected(ctx, indices, granularity, accumulator,
+  for_selected(ctx, indices.valid(), granularity, accumulator,
                [=](std::uint64_t i, std::uint64_t position) {
                  float const product = weight * values[position];
                  accumulator[i] = canonical(accumulator[i] + product);
                });
 }
 
-bool check_indices(ExecContext const& ctx, std::span<std::uint32_t const> indices,
-                   std::uint64_t universe) noexcept {
+bool check_indices(ExecContext const& ctx, IndexSpan index_set, std::uint64_t universe) noexcept {
+  auto const indices = index_set.valid();
   if (indices.empty()) return true;
   if (indices.back() >= universe) return false;
   std::atomic<bool> ascends = true;

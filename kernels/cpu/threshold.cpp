@@ -81,7 +81,8 @@ class Threshold {
 }  // namespace
 
 Flags threshold(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                float threshold, SparseView& selection) noexcept {
+                StepValue<float> least, SparseView& selection) noexcept {
+  float const threshold = least;
   Threshold run(gradient, residual, threshold, selection);
   std::uint64_t const n = gradient.num_elements;
   std::uint64_t num_qualified = 0;

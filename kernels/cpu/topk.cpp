@@ -387,8 +387,9 @@ class Topk {
 
 // A workspace that is missing or too small is a mistake of planning: nothing is then chosen, which
 // loses nothing, and the caller sees that num_indices is not k.
-Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual, std::uint64_t k,
-           SparseView& selection) noexcept {
+Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+           StepValue<std::uint64_t> num_chosen, SparseView& selection) noexcept {
+  std::uint64_t const k = num_chosen;
   selection.num_indices = 0;
   selection.num_values = 0;
   selection.granularity = 1;

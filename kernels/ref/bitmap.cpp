@@ -5,10 +5,10 @@
 
 namespace gradsieve::kernels::ref {
 
-void bitmap_encode(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t,
+void bitmap_encode(ExecContext const&, IndexSpan indices, std::uint64_t,
                    std::span<std::byte> out) noexcept {
   std::fill(out.begin(), out.end(), std::byte{0});
-  for (std::uint32_t const index : indices) out[index / 8] |= std::byte{1} << (index % 8);
+  for (std::uint32_t const index : indices.valid()) out[index / 8] |= std::byte{1} << (index % 8);
 }
 
 bool bitmap_decode(ExecContext const&, std::span<std::byte const> bitmap, std::uint64_t universe,

@@ -9,7 +9,11 @@ namespace gradsieve::kernels::ref {
 namespace {
 
 double block_norm(ExecContext const& ctx, std::span<float const> block, BlockNorm norm) noexcept {
-  if (norm == BlockNorm::l2) return sum_squares(ctx, block);
+  if (norm == BlockNorm::l2) {
+    double sum = 0;
+    sum_squares(ctx, block, &sum);
+    return sum;
+  }
   float largest = 0;
   for (float const x : block) largest = std::max(largest, std::fabs(x));
   return largest;
@@ -18,8 +22,9 @@ double block_norm(ExecContext const& ctx, std::span<float const> block, BlockNor
 }  // namespace
 
 Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                 std::uint64_t block_elements, BlockNorm norm, std::uint64_t k,
+                 std::uint64_t block_elements, BlockNorm norm, StepValue<std::uint64_t> num_chosen,
                  SparseView& selection) noexcept {
+  std::uint64_t const k = num_chosen;
   Flags const flags = compensate(ctx, gradient, residual);
   std::span<float> const c = residual.out;
   WorkspaceScope const scope(*ctx.workspace);

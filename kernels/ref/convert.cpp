@@ -23,7 +23,7 @@ void narrow(ExecContext const&, std::span<float const> values, bool saturate,
   }
 }
 
-void add_scaled(ExecContext const&, ConstTensorView values, float weight,
+void add_scaled(ExecContext const&, ConstTensorView values, StepValue<float> weight,
                 std::span<float> accumulator) noexcept {
   for (std::uint64_t i = 0; i < accumulator.size(); ++i) {
     float const product = weight * element(values, i);

@@ -35,8 +35,9 @@ bool all_zero_from(std::span<std::byte const> bytes, std::uint64_t i) noexcept {
 
 }  // namespace
 
-void elias_fano_encode(ExecContext const&, std::span<std::uint32_t const> indices,
-                       std::uint64_t universe, std::span<std::byte> out) noexcept {
+void elias_fano_encode(ExecContext const&, IndexSpan index_set, std::uint64_t universe,
+                       std::span<std::byte> out) noexcept {
+  auto const indices = index_set.valid();
   EliasFanoLayout const layout(universe, indices.size());
   std::span<std::byte> const low = out.first(layout.low_bytes);
   std::span<std::byte> const high = out.subspan(layout.low_bytes, layout.high_bytes);

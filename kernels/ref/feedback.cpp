@@ -9,7 +9,7 @@ Flags compensate(ExecContext const&, ConstTensorView gradient, ResidualView resi
   Flags flags = 0;
   for (std::uint64_t i = 0; i < gradient.num_elements; ++i) {
     float const e = residual.in.empty() ? 0.0F : residual.in[i];
-    residual.out[i] = compensated(element(gradient, i), residual.carry, e, flags);
+    residual.out[i] = compensated(element(gradient, i), residual.carry.get(), e, flags);
   }
   return flags;
 }

@@ -3,7 +3,7 @@
 
 namespace gradsieve::kernels::ref {
 
-void randomk(ExecContext const&, PhiloxKey const& key, std::uint64_t step,
+void randomk(ExecContext const&, PhiloxKey const& key, StepValue<std::uint64_t> step,
              std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept {
   std::uint64_t const k = indices.size();
   for (std::uint64_t j = 0; j < k; ++j) {

@@ -6,11 +6,11 @@
 
 namespace gradsieve::kernels::ref {
 
-void scale(ExecContext const&, float factor, std::span<float> values) noexcept {
+void scale(ExecContext const&, StepValue<float> factor, std::span<float> values) noexcept {
   for (float& x : values) x = canonical(factor * x);
 }
 
-double sum_squares(ExecContext const&, std::span<float const> values) noexcept {
+void sum_squares(ExecContext const&, std::span<float const> values, double* result) noexcept {
   double sum = 0;
   for (std::size_t begin = 0; begin < values.size(); begin += 4096) {
     auto const block = values.subspan(begin, std::min<std::size_t>(4096, values.size() - begin));
@@ -22,7 +22,7 @@ double sum_squares(ExecContext const&, std::span<float const> values) noexcept {
     sum +=
         ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
   }
-  return sum;
+  *result = sum;
 }
 
 }  // namespace gradsieve::kernels::ref

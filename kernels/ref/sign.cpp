@@ -43,10 +43,9 @@ bool read_bit(std::byte const* bits, std::uint64_t i) noexcept {
 
 }  // namespace
 
-bool sign(ExecContext const&, std::span<float const> corrected, std::uint64_t block_elements,
+void sign(ExecContext const&, std::span<float const> corrected, std::uint64_t block_elements,
           std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
-          std::span<float> residual) noexcept {
-  bool any_zero = false;
+          std::span<float> residual, std::uint32_t* any_zero) noexcept {
   for (std::uint64_t block = 0; block < scales.size(); ++block) {
     std::uint64_t const begin = block * block_elements;
     std::uint64_t const end = begin + std::min(block_elements, corrected.size() - begin);
@@ -55,12 +54,11 @@ bool sign(ExecContext const&, std::span<float const> corrected, std::uint64_t bl
       float const c = corrected[i];
       write_bit(signs, i, c < 0.0F);
       write_bit(zeros, i, c == 0.0F);
-      any_zero = any_zero || c == 0.0F;
+      if (c == 0.0F) *any_zero = 1;
       float const decoded = c > 0.0F ? scale : c < 0.0F ? -scale : 0.0F;
       if (!residual.empty()) residual[i] = c - decoded;
     }
   }
-  return any_zero;
 }
 
 void sign_add(ExecContext const&, std::byte const* signs, std::byte const* zeros,

@@ -6,23 +6,23 @@
 
 namespace gradsieve::kernels::ref {
 
-void take(ExecContext const&, std::span<std::uint32_t const> indices, std::uint64_t granularity,
-          std::span<float> x, std::span<float> values) noexcept {
-  take_selected(indices, granularity, x, values);
+void take(ExecContext const&, IndexSpan indices, std::uint64_t granularity, std::span<float> x,
+          std::span<float> values) noexcept {
+  take_selected(indices.valid(), granularity, x, values);
 }
 
-void scatter_add(ExecContext const&, std::span<std::uint32_t const> indices,
-                 std::uint64_t granularity, std::span<float const> values, float weight,
+void scatter_add(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
+                 std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {
-  for_selected(indices, granularity, accumulator.size(),
+  for_selected(indices.valid(), granularity, accumulator.size(),
                [&](std::uint64_t i, std::uint64_t position) {
                  float const product = weight * values[position];
                  accumulator[i] = canonical(accumulator[i] + product);
                });
 }
 
-bool check_indices(ExecContext const&, std::span<std::uint32_t const> indices,
-                   std::uint64_t universe) noexcept {
+bool check_indices(ExecContext const&, IndexSpan index_set, std::uint64_t universe) noexcept {
+  auto const indices = index_set.valid();
   for (std::size_t i = 1; i < indices.size(); ++i) {
     if (indices[i - 1] >= indices[i]) return false;
   }

@@ -5,12 +5,12 @@
 namespace gradsieve::kernels::ref {
 
 Flags threshold(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
-                float threshold, SparseView& selection) noexcept {
+                StepValue<float> threshold, SparseView& selection) noexcept {
   Flags const flags = compensate(ctx, gradient, residual);
   std::uint64_t num_qualified = 0;
   std::uint64_t num_chosen = 0;
   for (std::size_t i = 0; i < residual.out.size(); ++i) {
-    if (magnitude(residual.out[i]) < magnitude(threshold)) continue;
+    if (magnitude(residual.out[i]) < magnitude(threshold.get())) continue;
     ++num_qualified;
     if (num_chosen == selection.indices.size()) continue;
     selection.indices[num_chosen++] = static_cast<std::uint32_t>(i);

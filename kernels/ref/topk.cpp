@@ -5,8 +5,8 @@
 
 namespace gradsieve::kernels::ref {
 
-Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual, std::uint64_t k,
-           SparseView& selection) noexcept {
+Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+           StepValue<std::uint64_t> k, SparseView& selection) noexcept {
   Flags const flags = compensate(ctx, gradient, residual);
   auto const indices = selection.indices.first(k);
   choose_topk<float>(residual.out, indices);

@@ -91,12 +91,14 @@ TEST_P(Feedback, ScaleAndSumSquaresAreEquivalentToRef) {
     auto const& before = kept_gradient(GetParam(), n);
     auto expected = before;
     kernels::ref::scale({}, 0.3F, expected);
-    double const sum = kernels::ref::sum_squares({}, before);
+    double sum = 0;
+    kernels::ref::sum_squares({}, before, &sum);
     for (Way const& way : ways_of(n)) {
       ForcedTarget const forced(way.target);
       Guarded<float> values(before, way.offset_elements * 4);
 
-      double const found = kernels::cpu::sum_squares(context_of(way), values.span());
+      double found = 0;
+      kernels::cpu::sum_squares(context_of(way), values.span(), &found);
       kernels::cpu::scale(context_of(way), 0.3F, values.span());
 
       if (GetParam() != Shape::with_nan) {  // which of two NaN a sum gives is not ours to say

@@ -80,7 +80,7 @@ struct Result {
   Guarded<std::byte> zeros;
   Guarded<float> scales;
   Guarded<float> residual;
-  bool any_zero = false;
+  std::uint32_t any_zero = 0;
 };
 
 TEST(Sign, IsEquivalentToRef) {
@@ -96,8 +96,8 @@ TEST(Sign, IsEquivalentToRef) {
         std::ranges::copy(apart.span(), residual.begin());
         corrected = residual;
       }
-      result.any_zero = kernel(ctx, corrected, c.block_elements, result.signs.span(),
-                               result.zeros.span(), result.scales.span(), residual);
+      kernel(ctx, corrected, c.block_elements, result.signs.span(), result.zeros.span(),
+             result.scales.span(), residual, &result.any_zero);
       return result;
     };
 

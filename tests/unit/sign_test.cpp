@@ -16,12 +16,12 @@ struct Signed {
         zeros(signs.size()),
         scales((corrected.size() + block - 1) / block),
         residual(corrected.size()) {
-    any_zero = ref::sign({}, corrected, block, signs, zeros, scales, residual);
+    ref::sign({}, corrected, block, signs, zeros, scales, residual, &any_zero);
   }
 
   std::vector<float> decoded() const {
     std::vector<float> sum(residual.size());
-    ref::sign_add({}, signs.data(), any_zero ? zeros.data() : nullptr,
+    ref::sign_add({}, signs.data(), any_zero != 0 ? zeros.data() : nullptr,
                   std::as_bytes(std::span(scales)).data(), block_elements, 1.0F, sum);
     return sum;
   }
@@ -31,13 +31,13 @@ struct Signed {
   std::vector<std::byte> zeros;
   std::vector<float> scales;
   std::vector<float> residual;
-  bool any_zero = false;
+  std::uint32_t any_zero = 0;
 };
 
 TEST(Sign, SendsTheMeanMagnitudeOfTheNonzeroElements) {
   Signed const s({1.0F, -2.0F, 0.0F, 3.0F, -0.0F, -6.0F}, 8);
 
-  EXPECT_TRUE(s.any_zero);
+  EXPECT_EQ(s.any_zero, 1U);
   EXPECT_EQ(s.scales, std::vector<float>{3.0F});
   EXPECT_EQ(s.signs, std::vector<std::byte>{std::byte{0b100010}});
   EXPECT_EQ(s.zeros, std::vector<std::byte>{std::byte{0b010100}});
@@ -48,7 +48,7 @@ TEST(Sign, SendsTheMeanMagnitudeOfTheNonzeroElements) {
 TEST(Sign, BlocksThatEndWithinAByteShareIt) {
   Signed const s({-1.0F, -3.0F, 5.0F, -4.0F, 2.0F, -8.0F, 6.0F, 7.0F, -9.0F}, 3);
 
-  EXPECT_FALSE(s.any_zero);
+  EXPECT_EQ(s.any_zero, 0U);
   EXPECT_EQ(s.scales, (std::vector<float>{3.0F, 14.0F / 3, 22.0F / 3}));
   EXPECT_EQ(s.signs, (std::vector<std::byte>{std::byte{0b00101011}, std::byte{1}}));
 }
