@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels::NAME runs ref::NAME, cpu::NAME or cuda::NAME, as the context says.
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/select_layout.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/workspace_bytes.hpp"
 
 namespace gradsieve::kernels {
 namespace {
@@ -46,6 +49,33 @@ auto run(Backends<Function> backends, ExecContext const& ctx, Arguments&&... arg
 }
 
 }  // namespace
+
+// --- workspace -----------------------------------------------------------------------------------
+
+#ifdef GRADSIEVE_HAVE_CUDA
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
+std::size_t topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t k) noexcept {
+  return std::max(cpu::topk_bytes(num_elements, k),
+                  kHasCuda ? cuda::topk_bytes(num_elements, k) : 0);
+}
+
+std::size_t threshold_workspace_bytes(std::uint64_t num_elements) noexcept {
+  return kHasCuda ? cuda::select_bytes(num_elements) : 0;
+}
+
+std::size_t block_topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t block_elements,
+                                       std::uint64_t k) noexcept {
+  return std::max(cpu::block_topk_bytes(num_elements, block_elements, k),
+                  kHasCuda ? cuda::block_topk_bytes(num_elements, block_elements) : 0);
+}
+
+std::size_t index_decode_workspace_bytes(std::size_t code_bytes) noexcept {
+  return kHasCuda ? cuda::select_bytes(code_bytes) : 0;
+}
 
 // --- feedback ------------------------------------------------------------------------------------
 

@@ -115,6 +115,8 @@ using TopkFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView 
 /// rest stay in the residual and are counted in num_overflowed.
 using ThresholdFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
                           StepValue<float> threshold, SparseView& selection) noexcept;
+/// Bytes of workspace that ThresholdFn needs on cuda.
+[[nodiscard]] std::size_t threshold_workspace_bytes(std::uint64_t num_elements) noexcept;
 
 /// The k blocks of `block_elements` with the largest norm (L2: Σ c² in double, lanes and order of
 /// SumSquaresFn within the block; Linf: max |c|); ties go to the lower block. The last block may be
@@ -207,6 +209,8 @@ using EliasFanoEncodeFn = void(ExecContext const&, IndexSpan indices, std::uint6
 /// False if the bytes are not the code of indices.size() ascending indices below `universe`.
 using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> code,
                                std::uint64_t universe, std::span<std::uint32_t> indices) noexcept;
+/// Bytes of workspace that a decoder of `code_bytes` needs on cuda.
+[[nodiscard]] std::size_t index_decode_workspace_bytes(std::size_t code_bytes) noexcept;
 
 // --- the three places of each kernel
 // --------------------------------------------------------------

@@ -10,9 +10,9 @@
 #include "kernels/cpu/reduce.simd.hpp"
 #include "kernels/cpu/simd_dispatch.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/workspace_bytes.hpp"
 
-namespace gradsieve::kernels {
-namespace cpu {
+namespace gradsieve::kernels::cpu {
 namespace {
 
 struct Blocks {
@@ -120,12 +120,10 @@ Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView 
   return flags;
 }
 
-}  // namespace cpu
-
-std::size_t block_topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t block_elements,
-                                       std::uint64_t) noexcept {
+std::size_t block_topk_bytes(std::uint64_t num_elements, std::uint64_t block_elements,
+                             std::uint64_t) noexcept {
   std::uint64_t const num_blocks = (num_elements + block_elements - 1) / block_elements;
   return 2 * Workspace::padded(num_blocks * sizeof(std::uint64_t));
 }
 
-}  // namespace gradsieve::kernels
+}  // namespace gradsieve::kernels::cpu

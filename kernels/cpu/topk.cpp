@@ -16,9 +16,9 @@
 #include "kernels/cpu/simd_dispatch.hpp"
 #include "kernels/cpu/topk_plan.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/workspace_bytes.hpp"
 
-namespace gradsieve::kernels {
-namespace cpu {
+namespace gradsieve::kernels::cpu {
 namespace {
 
 /// Candidates of one block, before they go where they belong.
@@ -403,16 +403,14 @@ Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residu
   return run.run();
 }
 
-}  // namespace cpu
-
-std::size_t topk_workspace_bytes(std::uint64_t num_elements, std::uint64_t k) noexcept {
-  cpu::TopkPlan const plan = cpu::plan_topk(num_elements, k);
-  std::size_t const common = Workspace::padded(plan.num_blocks * sizeof(cpu::TopkBlock)) +
-                             Workspace::padded(plan.num_partitions * cpu::kNumBuckets * 4);
+std::size_t topk_bytes(std::uint64_t num_elements, std::uint64_t k) noexcept {
+  TopkPlan const plan = plan_topk(num_elements, k);
+  std::size_t const common = Workspace::padded(plan.num_blocks * sizeof(TopkBlock)) +
+                             Workspace::padded(plan.num_partitions * kNumBuckets * 4);
   if (plan.num_samples == 0) return common;
   return common + Workspace::padded(plan.num_samples * 8) +
-         2 * Workspace::padded((plan.capacity + cpu::kSelectSlack) * 4) +
+         2 * Workspace::padded((plan.capacity + kSelectSlack) * 4) +
          Workspace::padded(plan.capacity * 4);
 }
 
-}  // namespace gradsieve::kernels
+}  // namespace gradsieve::kernels::cpu

@@ -58,6 +58,12 @@ void launch(ExecContext const& ctx, unsigned num_blocks, unsigned threads, std::
   keep_error(ctx, ctx.device_error == nullptr ? cudaPeekAtLastError() : cudaGetLastError());
 }
 
+/// Sets bytes on the context's stream.
+inline void fill(ExecContext const& ctx, void* memory, int byte, std::size_t num_bytes) noexcept {
+  if (num_bytes == 0 || has_failed(ctx)) return;
+  keep_error(ctx, cudaMemsetAsync(memory, byte, num_bytes, stream_of(ctx)));
+}
+
 /// ORs `flag` into the step's flags if any thread of the block saw a reason. All threads call it.
 __device__ inline void raise(StepWords* words, std::uint32_t flag, bool seen) {
   if (__syncthreads_or(seen ? 1 : 0) != 0 && threadIdx.x == 0 && words != nullptr) {

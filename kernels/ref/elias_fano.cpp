@@ -8,8 +8,7 @@
 namespace gradsieve::kernels {
 
 std::uint32_t elias_fano_low_bits(std::uint64_t universe, std::uint64_t num_indices) noexcept {
-  std::uint64_t const spacing = num_indices == 0 ? 0 : universe / num_indices;
-  return spacing == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(spacing) - 1);
+  return EliasFanoLayout(universe, num_indices).low_bits;
 }
 
 std::size_t elias_fano_bytes(std::uint64_t universe, std::uint64_t num_indices) noexcept {
