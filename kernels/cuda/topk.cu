@@ -196,6 +196,7 @@ __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
     TileRanks const ranks(packed_counts);
     std::uint64_t all_sure = 0;
     if (ranks.total != 0) static_cast<void>(scan_block<TilePolicy::threads>(num_sure, all_sure));
+    if (threadIdx.x == 0) place = 0;
     if (threadIdx.x == 0 && ranks.total != 0) {
       place = atomicAdd(&state->num_candidates, static_cast<unsigned long long>(ranks.total));
       bool const fits = place + ranks.total <= candidates.capacity;
