@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the selections of one backend need of a workspace; kernels::…_workspace_bytes() is enough for
-// all that were built.
+// What the selections of one backend need of a workspace; kernels::…_workspace_bytes() is enough
+// for all that were built.
 #pragma once
 
 #include <cstddef>

@@ -194,8 +194,7 @@ class Topk {
     float* const out = residual_.out.data();
     std::uint64_t const first_index = b * kPassElements;
     std::uint32_t const from = std::min(high_.threshold(first_index), least_taken(block));
-    Pairs const pairs =
-        room_at(local, block.place, k_, selection_.indices, selection_.values);
+    Pairs const pairs = room_at(local, block.place, k_, selection_.indices, selection_.values);
     std::uint32_t const count =
         copy_(indices, values, block.count, from, pairs.indices, pairs.values);
     std::uint32_t const zeroed = middle_.threshold(first_index);

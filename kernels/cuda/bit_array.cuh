@@ -107,11 +107,13 @@ __global__ void __launch_bounds__(BitPolicy::threads, BitPolicy::min_blocks)
       std::uint64_t const at = tile * kTileWords + begin + threadIdx.x;
       std::uint32_t word = bits.word(at);
       std::uint64_t total;
-      std::uint64_t rank = place + scan_block<BitPolicy::threads>(
-                                       static_cast<unsigned>(__popc(static_cast<int>(word))), total);
+      std::uint64_t rank =
+          place + scan_block<BitPolicy::threads>(
+                      static_cast<unsigned>(__popc(static_cast<int>(word))), total);
       for (; word != 0; word &= word - 1, ++rank) {
         if (rank >= num_indices) break;
-        std::uint64_t const position = at * 32 + static_cast<unsigned>(__ffs(static_cast<int>(word))) - 1;
+        std::uint64_t const position =
+            at * 32 + static_cast<unsigned>(__ffs(static_cast<int>(word))) - 1;
         std::uint64_t const index = decoder.index(position, rank);
         is_wrong = is_wrong || index == kNoIndex;
         indices[rank] = static_cast<std::uint32_t>(index);

@@ -31,8 +31,8 @@ void bitmap_encode(ExecContext const& ctx, IndexSpan indices, std::uint64_t univ
   fill(ctx, out.data(), 0, out.size());
   if (indices.room.empty()) return;
   launch(ctx, grid_of(divide_up(indices.room.size(), BitPolicy::threads)), BitPolicy::threads, 0,
-         set_bits_kernel, indices.room.data(), indices.count,
-         std::uint64_t{indices.room.size()}, universe, out.data());
+         set_bits_kernel, indices.room.data(), indices.count, std::uint64_t{indices.room.size()},
+         universe, out.data());
 }
 
 // The length is known to the host, and a wrong one is its answer.

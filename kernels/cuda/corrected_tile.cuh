@@ -39,8 +39,8 @@ struct CorrectedTile {
     for (unsigned item = 0; item < kItems; ++item) {
 #pragma unroll
       for (unsigned lane = 0; lane < 4; ++lane) {
-        c[item].at[lane] = compensated(widened(g[item].at[lane]), carry.value, e[item].at[lane],
-                                       non_finite);
+        c[item].at[lane] =
+            compensated(widened(g[item].at[lane]), carry.value, e[item].at[lane], non_finite);
       }
     }
   }

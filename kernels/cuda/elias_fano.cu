@@ -30,8 +30,7 @@ struct EliasFanoDecoder {
   std::uint64_t universe;
 
   [[nodiscard]] __device__ std::uint64_t index(std::uint64_t position, std::uint64_t rank) const {
-    std::uint64_t const index =
-        (position - rank) << low_bits | low.bits(rank * low_bits, low_bits);
+    std::uint64_t const index = (position - rank) << low_bits | low.bits(rank * low_bits, low_bits);
     return index < universe ? index : kNoIndex;
   }
 };

@@ -37,8 +37,10 @@ __global__ void __launch_bounds__(DrawPolicy::threads, DrawPolicy::min_blocks)
 void randomk(ExecContext const& ctx, PhiloxKey const& key, StepValue<std::uint64_t> step,
              std::uint64_t num_elements, std::span<std::uint32_t> indices) noexcept {
   if (indices.empty()) return;
-  launch(ctx, grid_of(divide_up(indices.size(), DrawPolicy::threads * DrawPolicy::items_per_thread)), DrawPolicy::threads, 0,
-         draw_kernel, key, step, num_elements, indices.data(), std::uint64_t{indices.size()});
+  launch(ctx,
+         grid_of(divide_up(indices.size(), DrawPolicy::threads * DrawPolicy::items_per_thread)),
+         DrawPolicy::threads, 0, draw_kernel, key, step, num_elements, indices.data(),
+         std::uint64_t{indices.size()});
 }
 
 }  // namespace gradsieve::kernels::cuda

@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(ScanPolicy::threads, ScanPolicy::min_blocks)
     std::uint64_t const ties = exists ? tiles[tile].num_ties : 0;
     std::uint64_t all_above;
     std::uint64_t all_ties;
-    std::uint64_t const above_before = num_above + scan_block<ScanPolicy::threads>(above, all_above);
+    std::uint64_t const above_before =
+        num_above + scan_block<ScanPolicy::threads>(above, all_above);
     std::uint64_t const ties_before = num_ties + scan_block<ScanPolicy::threads>(ties, all_ties);
     if (exists) {
       std::uint64_t const taken_before = min(ties_before, quota);

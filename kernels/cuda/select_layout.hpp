@@ -32,7 +32,8 @@ inline constexpr std::size_t kCountBytes = 2048 * sizeof(std::uint32_t);
   return std::clamp<std::uint64_t>(std::bit_floor(num_elements >> 9), 512, 2048);
 }
 
-[[nodiscard]] constexpr double sample_density(std::uint64_t k, std::uint64_t num_elements) noexcept {
+[[nodiscard]] constexpr double sample_density(std::uint64_t k,
+                                              std::uint64_t num_elements) noexcept {
   return static_cast<double>(k) / static_cast<double>(num_elements);
 }
 
@@ -43,9 +44,10 @@ inline constexpr std::size_t kCountBytes = 2048 * sizeof(std::uint32_t);
   if (num_samples == 0) return 0;
   double const density = sample_density(k, num_elements);
   double const samples = static_cast<double>(num_samples);
-  double const rank = std::min(
-      samples * density + 4 * std::sqrt(samples * density * (1 - density)) + 4, samples);
-  double const most = static_cast<double>(num_elements) / samples * (rank + 5 * std::sqrt(rank) + 4);
+  double const rank =
+      std::min(samples * density + 4 * std::sqrt(samples * density * (1 - density)) + 4, samples);
+  double const most =
+      static_cast<double>(num_elements) / samples * (rank + 5 * std::sqrt(rank) + 4);
   return std::min(num_elements, static_cast<std::uint64_t>(most) + kItemsPerTile);
 }
 

@@ -21,6 +21,11 @@ struct BorderPolicy {
   static constexpr unsigned threads = 1024, items_per_thread = 2, min_blocks = 1;
 };
 
+// 34 KB of shared memory a block. Two of them have 64 KB of loads on their way, which is plenty.
+struct CollectPolicy {
+  static constexpr unsigned threads = TilePolicy::threads, min_blocks = 2;
+};
+
 constexpr unsigned kItems = TilePolicy::items_per_thread;
 constexpr std::uint32_t kAboveAll = 0x80000000U;
 static_assert(kSelectTile == kTileElements && kSelectTile == kItemsPerTile);
@@ -128,8 +133,8 @@ struct Candidates {
   std::uint64_t capacity;
 };
 
-/// The candidates of a tile in the order of their indices: an exclusive scan over the threads of how
-/// many each has in its four quads, 16 bits for each of them.
+/// The candidates of a tile in the order of their indices: an exclusive scan over the threads of
+/// how many each has in its four quads, 16 bits for each of them.
 struct TileRanks {
   std::uint32_t first_of[kItems];  ///< of the thread's first candidate in each of its quads
   std::uint32_t total;
@@ -152,8 +157,8 @@ __device__ void judge_borders(TopkState& state) {
   std::uint64_t const num_candidates = __ldcg(&state.num_candidates);
   std::uint64_t const num_sure = __ldcg(&state.num_sure);
   std::uint64_t const k = state.k;
-  bool const they_hold = state.is_sampled != 0 && __ldcg(&state.is_full) == 0 &&
-                         num_candidates >= k && num_sure <= k;
+  bool const they_hold =
+      state.is_sampled != 0 && __ldcg(&state.is_full) == 0 && num_candidates >= k && num_sure <= k;
   state.is_exact = they_hold ? 0 : 1;
   state.cut.key = they_hold ? state.low.magnitude : 0;
   state.cut.high = they_hold ? min(state.high.magnitude, kAboveAll - 1) : kAboveAll - 1;
@@ -162,7 +167,7 @@ __device__ void judge_borders(TopkState& state) {
 }
 
 template <bool kAligned, typename T>
-__global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
+__global__ void __launch_bounds__(CollectPolicy::threads, CollectPolicy::min_blocks)
     collect_kernel(CorrectedTile<T> source, std::uint64_t num_elements, Candidates candidates,
                    TopkState* state, SelectTile* tiles, StepWords* words) {
   __shared__ std::uint32_t kept_indices[kSelectTile];
@@ -173,8 +178,7 @@ __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
   std::uint64_t const num_tiles = divide_up(num_elements, kSelectTile);
   for (std::uint64_t tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
     std::uint64_t const begin = tile * kSelectTile;
-    auto const size =
-        static_cast<unsigned>(min(num_elements - begin, std::uint64_t{kSelectTile}));
+    auto const size = static_cast<unsigned>(min(num_elements - begin, std::uint64_t{kSelectTile}));
     std::uint32_t const keep_from = state->low.threshold(tile);
     std::uint32_t const zero_from = state->middle.threshold(tile);
     std::uint32_t const sure_from = state->high.threshold(tile);
@@ -363,7 +367,7 @@ Flags topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView residu
            state);
     auto* const collect =
         corrected.is_aligned() ? collect_kernel<true, T> : collect_kernel<false, T>;
-    launch(ctx, grid_of(num_tiles), TilePolicy::threads, 0, collect, corrected, n, candidates,
+    launch(ctx, grid_of(num_tiles), CollectPolicy::threads, 0, collect, corrected, n, candidates,
            state, tiles.data(), ctx.words);
   });
   launch(ctx, grid_of(num_tiles), SelectPolicy::threads, 0, restore_kernel, source, c, num_tiles);

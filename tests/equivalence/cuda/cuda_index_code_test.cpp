@@ -19,8 +19,9 @@ struct IndexCase {
 };
 
 [[nodiscard]] std::string text(IndexCase const& c) {
-  return (c.form == IndexForm::bitmap ? "bitmap, " : "elias_fano, ") + std::to_string(c.num_indices) +
-         " of " + std::to_string(c.universe) + ", offset " + std::to_string(c.offset_bytes);
+  return (c.form == IndexForm::bitmap ? "bitmap, " : "elias_fano, ") +
+         std::to_string(c.num_indices) + " of " + std::to_string(c.universe) + ", offset " +
+         std::to_string(c.offset_bytes);
 }
 
 [[nodiscard]] std::vector<IndexCase> index_cases() {
@@ -62,9 +63,8 @@ struct IndexCase {
   OnDevice<std::byte> const coded(step, code, c.offset_bytes);
   OnDevice<std::uint32_t> const decoded(step, std::vector<std::uint32_t>(c.num_indices, 7));
   step.set_words({});
-  bool const is_possible =
-      kernels::decode_indices(step.context(), static_cast<std::uint32_t>(c.form), coded.span(),
-                              c.universe, decoded.span());
+  bool const is_possible = kernels::decode_indices(
+      step.context(), static_cast<std::uint32_t>(c.form), coded.span(), c.universe, decoded.span());
   EXPECT_TRUE(went_well(step));
   EXPECT_TRUE(decoded.intact());
   indices = decoded.read();

@@ -20,7 +20,8 @@ struct SelectionCase {
   std::size_t workspace_bytes;
   std::size_t ref_workspace_bytes = 0;
 };
-using RefCall = std::function<Flags(ExecContext const&, ConstTensorView, ResidualView, SparseView&)>;
+using RefCall =
+    std::function<Flags(ExecContext const&, ConstTensorView, ResidualView, SparseView&)>;
 using CudaCall =
     std::function<Flags(CudaStep&, ExecContext const&, ConstTensorView, ResidualView, SparseView&)>;
 
@@ -44,7 +45,8 @@ void compare(SelectionCase const& problem, RefCall const& on_ref, CudaCall const
   OnDevice<float> const in(step, before, c.residual_offset * 4);
   OnDevice<float> const apart(step, std::vector<float>(c.num_elements, 7), c.residual_offset * 4);
   OnDevice<float> const& out = c.in_place && c.has_residual ? in : apart;
-  OnDevice<std::uint32_t> const chosen(step, std::vector<std::uint32_t>(problem.capacity_indices, 7));
+  OnDevice<std::uint32_t> const chosen(step,
+                                       std::vector<std::uint32_t>(problem.capacity_indices, 7));
   OnDevice<float> const sent(step, std::vector<float>(problem.capacity_values, 7));
   OnDevice<SparseCounts> const counts(step, std::vector<SparseCounts>{{9, 9, 9}});
   step.set_words({.step = 5, .flags = kStepOverflow});
@@ -92,19 +94,20 @@ TEST(CudaTopk, IsEquivalentToRef) {
     for (std::size_t const k : {n / 100, n / 7, n, std::min<std::size_t>(n, 1), std::size_t{0}}) {
       if (mix64(c.draw + k) % 3 == 0 && k != n / 100) continue;
       SCOPED_TRACE(c.text() + ", k " + std::to_string(k));
-      compare({c, k, k, kernels::topk_workspace_bytes(n, k)},
-              [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
-                return kernels::ref::topk(ctx, g, r, k, s);
-              },
-              [&](CudaStep& step, ExecContext const& ctx, ConstTensorView g, ResidualView r,
-                  SparseView& s) {
-                if (c.draw % 2 == 0) return kernels::cuda::topk(ctx, g, r, k, s);
-                OnDevice<std::uint64_t> const word(step, std::vector<std::uint64_t>{k});
-                auto const flags = kernels::cuda::topk(
-                    ctx, g, r, StepValue<std::uint64_t>::in_word(word.data()), s);
-                step.wait();
-                return flags;
-              });
+      compare(
+          {c, k, k, kernels::topk_workspace_bytes(n, k)},
+          [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
+            return kernels::ref::topk(ctx, g, r, k, s);
+          },
+          [&](CudaStep& step, ExecContext const& ctx, ConstTensorView g, ResidualView r,
+              SparseView& s) {
+            if (c.draw % 2 == 0) return kernels::cuda::topk(ctx, g, r, k, s);
+            OnDevice<std::uint64_t> const word(step, std::vector<std::uint64_t>{k});
+            auto const flags =
+                kernels::cuda::topk(ctx, g, r, StepValue<std::uint64_t>::in_word(word.data()), s);
+            step.wait();
+            return flags;
+          });
       if (HasFatalFailure()) return;
     }
   }
@@ -130,18 +133,19 @@ TEST(CudaThreshold, IsEquivalentToRef) {
     for (float const threshold : {1.5F, 1e-30F}) {
       std::size_t const capacity = c.draw % 3 == 0 ? n : c.draw % 3 == 1 ? n / 9 : n / 100;
       SCOPED_TRACE(c.text() + ", threshold " + std::to_string(threshold));
-      compare({c, capacity, capacity, kernels::threshold_workspace_bytes(n)},
-              [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
-                return kernels::ref::threshold(ctx, g, r, threshold, s);
-              },
-              [&](CudaStep& step, ExecContext const& ctx, ConstTensorView g, ResidualView r,
-                  SparseView& s) {
-                OnDevice<float> const word(step, std::vector<float>{threshold});
-                auto const flags = kernels::cuda::threshold(
-                    ctx, g, r, StepValue<float>::in_word(word.data()), s);
-                step.wait();
-                return flags;
-              });
+      compare(
+          {c, capacity, capacity, kernels::threshold_workspace_bytes(n)},
+          [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
+            return kernels::ref::threshold(ctx, g, r, threshold, s);
+          },
+          [&](CudaStep& step, ExecContext const& ctx, ConstTensorView g, ResidualView r,
+              SparseView& s) {
+            OnDevice<float> const word(step, std::vector<float>{threshold});
+            auto const flags =
+                kernels::cuda::threshold(ctx, g, r, StepValue<float>::in_word(word.data()), s);
+            step.wait();
+            return flags;
+          });
       if (HasFatalFailure()) return;
     }
   }
@@ -157,15 +161,15 @@ TEST(CudaBlockTopk, IsEquivalentToRef) {
       std::size_t const num_blocks = (n + block - 1) / block;
       std::size_t const k = c.draw % 5 == 0 ? num_blocks : (num_blocks + 9) / 10;
       SCOPED_TRACE(c.text() + ", block " + std::to_string(block) + ", k " + std::to_string(k));
-      compare({c, k, k * block, kernels::block_topk_workspace_bytes(n, block, k),
-               Workspace::padded(num_blocks * 8)},
-              [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
-                return kernels::ref::block_topk(ctx, g, r, block, norm, k, s);
-              },
-              [&](CudaStep&, ExecContext const& ctx, ConstTensorView g, ResidualView r,
-                  SparseView& s) {
-                return kernels::cuda::block_topk(ctx, g, r, block, norm, k, s);
-              });
+      compare(
+          {c, k, k * block, kernels::block_topk_workspace_bytes(n, block, k),
+           Workspace::padded(num_blocks * 8)},
+          [&](ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
+            return kernels::ref::block_topk(ctx, g, r, block, norm, k, s);
+          },
+          [&](CudaStep&, ExecContext const& ctx, ConstTensorView g, ResidualView r, SparseView& s) {
+            return kernels::cuda::block_topk(ctx, g, r, block, norm, k, s);
+          });
       if (HasFatalFailure()) return;
     }
   }
@@ -174,7 +178,8 @@ TEST(CudaBlockTopk, IsEquivalentToRef) {
 TEST(CudaRandomk, IsEquivalentToRef) {
   for (std::uint64_t const n : {std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{4099},
                                 std::uint64_t{1} << 31, kMaxPieceElements}) {
-    for (std::size_t const k : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1023}}) {
+    for (std::size_t const k :
+         {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1023}}) {
       if (k > n) continue;
       SCOPED_TRACE(std::to_string(k) + " of " + std::to_string(n));
       PhiloxKey const key = {3, 4};
