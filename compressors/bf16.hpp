@@ -4,7 +4,6 @@
 #include "gradsieve/registry.hpp"
 
 #include "compressors/half_codec.hpp"
-
 #include "kernels/ops.hpp"
 
 namespace gradsieve {

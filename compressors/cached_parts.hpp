@@ -32,8 +32,7 @@ void for_cached_parts(ExecContext const& ctx, std::uint64_t num_elements, std::u
       static_cast<std::uint64_t>(ctx.threads == nullptr ? 1 : ctx.threads->num_threads());
   std::uint64_t const least = std::max(kCachedElements * num_threads, multiple);
   // A device has no use for parts: its kernels are asynchronous, and each fills it.
-  std::uint64_t const part =
-      ctx.backend == Backend::cuda ? num_elements : least - least % multiple;
+  std::uint64_t const part = ctx.backend == Backend::cuda ? num_elements : least - least % multiple;
   for (std::uint64_t begin = 0; begin < num_elements; begin += part) {
     body(begin, std::min(part, num_elements - begin));
   }

@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cuda/select_layout.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/select_layout.hpp"
 #include "kernels/workspace_bytes.hpp"
 
 namespace gradsieve::kernels {

@@ -34,7 +34,8 @@ struct Row {
   double exchange_us = 0.0;
   double decode_us = 0.0;
   double total_us = 0.0;
-  double relative_error = 0.0;  ///< ‖result − true‖ / ‖true‖ in the last step, the true mean or sum in double
+  double relative_error =
+      0.0;  ///< ‖result − true‖ / ‖true‖ in the last step, the true mean or sum in double
   std::uint64_t num_wrong = 0;  ///< elements that differ between ranks
   bool supported = true;
 };

@@ -73,8 +73,8 @@ float drawn(Distribution distribution, PhiloxKey const& key, std::uint64_t i,
 }  // namespace
 
 char const* distribution_name(Distribution distribution) {
-  constexpr char const* kNames[] = {"gauss", "heavy", "ties", "sorted", "zeros", "rows",
-                                    "recorded"};
+  constexpr char const* kNames[] = {"gauss", "heavy", "ties",    "sorted",
+                                    "zeros", "rows",  "recorded"};
   return kNames[static_cast<int>(distribution)];
 }
 

@@ -12,8 +12,8 @@ namespace {
 Buffer floats(std::uint64_t count) { return Buffer(count * sizeof(float), host_memory()); }
 
 /// The yardstick, as wide as the machine: 12 bytes of traffic per element and nothing else.
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]]
-void add_floats(float const* g, float* r, std::uint64_t count) {
+[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void add_floats(
+    float const* g, float* r, std::uint64_t count) {
 #pragma GCC ivdep
   for (std::uint64_t i = 0; i < count; ++i) r[i] += g[i];
 }
@@ -98,8 +98,8 @@ PairedRounds::Work CodecBench::work(Operation operation) {
 
 void CodecBench::plan_select(double density) {
   std::uint64_t const n = info_.num_elements;
-  num_selected_ = std::max<std::uint64_t>(
-      static_cast<std::uint64_t>(static_cast<double>(n) * density), 1);
+  num_selected_ =
+      std::max<std::uint64_t>(static_cast<std::uint64_t>(static_cast<double>(n) * density), 1);
   indices_ = floats(num_selected_);
   values_ = floats(num_selected_);
   work_ = Buffer(kernels::topk_workspace_bytes(n, num_selected_), host_memory());

@@ -2,8 +2,6 @@
 // gradsieve-bench: codecs in units of `update` (r += g on the same buffers), the memory traffic
 // that error feedback cannot avoid. Names: op/spec/distribution/n:…/threads:…; options that are not
 // listed by --help are Google Benchmark's. docs/benchmarking.md says how to read the counters.
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -12,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include "bench/micro/codec_bench.hpp"
 #include "bench/micro/index_bench.hpp"
@@ -102,9 +101,9 @@ void run_peer(benchmark::State& state, PeerKind const& kind, CodecCase const& wh
   std::unique_ptr<Peer> const peer = kind.make(gradient, residual);
   peer->restore();
   peer->run();
-  PairedRounds rounds(Timing::thread_cpu, {bench.update(),
-                                           bench.update(),
-                                           {[&] { peer->restore(); }, [&] { peer->run(); }}});
+  PairedRounds rounds(
+      Timing::thread_cpu,
+      {bench.update(), bench.update(), {[&] { peer->restore(); }, [&] { peer->run(); }}});
   run_rounds(state, rounds, 4 * which.num_elements);
 }
 
@@ -209,8 +208,7 @@ void add_all(Options const& options) {
       for (bool const decode : {false, true}) {
         add(row_name(decode ? "index_decode" : "index_encode",
                      numbered("elias_fano(density=%g)", density), "uniform", n, 1),
-            rounds,
-            [=](benchmark::State& state) { run_index(state, decode, n, density); });
+            rounds, [=](benchmark::State& state) { run_index(state, decode, n, density); });
       }
     }
   }
@@ -221,8 +219,9 @@ void add_all(Options const& options) {
 
 int main(int argc, char** argv) {
   gradsieve::bench::Options options;
-  CLI::App app("Codecs and kernels in units of r += g on the same buffers. Further options are "
-               "Google Benchmark's (--benchmark_filter, --benchmark_out, ...).");
+  CLI::App app(
+      "Codecs and kernels in units of r += g on the same buffers. Further options are "
+      "Google Benchmark's (--benchmark_filter, --benchmark_out, ...).");
   app.allow_extras();
   app.add_option("--n", options.sizes, "elements; may be repeated")->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "threads; may be repeated")
@@ -244,12 +243,13 @@ int main(int argc, char** argv) {
   for (std::string& extra : extras) rest.push_back(extra.data());
   int count = static_cast<int>(rest.size());
   std::string command;
-  for (int i = 0; i < argc; ++i) command += (i == 0 ? "gradsieve-bench" : std::string(" ") + argv[i]);
+  for (int i = 0; i < argc; ++i)
+    command += (i == 0 ? "gradsieve-bench" : std::string(" ") + argv[i]);
 
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 2;
-  benchmark::AddCustomContext("simd_target", std::string(gradsieve::simd_target_name(
-                                                 gradsieve::simd_target())));
+  benchmark::AddCustomContext("simd_target",
+                              std::string(gradsieve::simd_target_name(gradsieve::simd_target())));
   benchmark::AddCustomContext("torch", gradsieve::bench::torch_version());
   benchmark::AddCustomContext("command", command);
   try {

@@ -29,8 +29,9 @@ PairedRounds::Work IndexBench::copy() {
 }
 
 PairedRounds::Work IndexBench::encode() {
-  return {nullptr,
-          [this] { kernels::elias_fano_encode(ExecContext{}, indices_, universe_, code_.bytes()); }};
+  return {nullptr, [this] {
+            kernels::elias_fano_encode(ExecContext{}, indices_, universe_, code_.bytes());
+          }};
 }
 
 PairedRounds::Work IndexBench::decode() {

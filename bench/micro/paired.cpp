@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/micro/paired.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
+
+#include <time.h>
 
 namespace gradsieve::bench {
 

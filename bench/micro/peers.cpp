@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/micro/peers.hpp"
 
-#include <zstd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+
+#include <zstd.h>
 
 #ifdef GRADSIEVE_HAVE_CBLAS
 #include <cblas.h>
@@ -80,8 +80,8 @@ class ZstdBytes final : public BufferedPeer {
   ZstdBytes(std::span<float const> gradient, std::span<float const> residual)
       : BufferedPeer(gradient, residual), out_(ZSTD_compressBound(gradient.size_bytes())) {}
   void run() override {
-    static_cast<void>(ZSTD_compress(out_.data(), out_.size(), gradient().data(),
-                                    gradient().size_bytes(), 1));
+    static_cast<void>(
+        ZSTD_compress(out_.data(), out_.size(), gradient().data(), gradient().size_bytes(), 1));
   }
 
  private:

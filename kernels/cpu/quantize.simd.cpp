@@ -267,8 +267,7 @@ void quantize_block(QuantizerRun const& run, float const* corrected, std::uint64
     std::uint64_t const at = begin + done;
     tile.corrected = corrected + done;
     tile.random = kStochastic ? random.of(at, n, smaller(window, run.num_elements - at)) : nullptr;
-    tile.codes =
-        run.bits == 8 ? reinterpret_cast<signed char*>(run.codes) + at : packer.next(n);
+    tile.codes = run.bits == 8 ? reinterpret_cast<signed char*>(run.codes) + at : packer.next(n);
     tile.residual = kResidual ? run.residual + at : nullptr;
     if (scale == 0.0F) {
       std::memset(tile.codes, 0, n);

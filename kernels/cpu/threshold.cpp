@@ -45,8 +45,8 @@ class Threshold {
           .first_index = static_cast<std::uint32_t>(first),
           .keep_from = least_,
           .zero_from = least_,
-          .streams = streams_residual(residual_.in.data(), residual_.out.data(),
-                                      gradient_.num_elements),
+          .streams =
+              streams_residual(residual_.in.data(), residual_.out.data(), gradient_.num_elements),
       };
       std::uint32_t non_finite = 0;
       std::uint32_t const found = select_(pass, indices, values, &non_finite);

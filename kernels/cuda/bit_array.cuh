@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/select.cuh"
-#include "kernels/cuda/select_layout.hpp"
+#include "kernels/select_layout.hpp"
 
 namespace gradsieve::kernels::cuda {
 

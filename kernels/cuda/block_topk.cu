@@ -4,8 +4,8 @@
 // their order.
 #include "kernels/cuda/corrected_tile.cuh"
 #include "kernels/cuda/select.cuh"
-#include "kernels/cuda/select_layout.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/select_layout.hpp"
 
 namespace gradsieve::kernels::cuda {
 namespace {

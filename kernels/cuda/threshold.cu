@@ -3,8 +3,8 @@
 // looks for what is to be sent in the tiles that have any.
 #include "kernels/cuda/corrected_tile.cuh"
 #include "kernels/cuda/element_source.cuh"
-#include "kernels/cuda/select_layout.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/select_layout.hpp"
 
 namespace gradsieve::kernels::cuda {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/philox.hpp"
 #include "kernels/cuda/corrected_tile.cuh"
 #include "kernels/cuda/select.cuh"
-#include "kernels/cuda/select_layout.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/select_layout.hpp"
 
 namespace gradsieve::kernels::cuda {
 namespace {

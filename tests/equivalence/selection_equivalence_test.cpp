@@ -128,7 +128,8 @@ class Selection : public ::testing::TestWithParam<Shape> {
 TEST(StreamedSelection, IsEquivalentToRef) {
   Problem problem;
   problem.num_elements = (std::uint64_t{1} << 22) + 37;
-  problem.gradient = stored_as(DType::f32, make_gradient(Shape::heavy_tailed, problem.num_elements));
+  problem.gradient =
+      stored_as(DType::f32, make_gradient(Shape::heavy_tailed, problem.num_elements));
   problem.residual = make_gradient(Shape::heavy_tailed, problem.num_elements, 2);
   std::uint64_t const k = problem.num_elements / 100;
   std::size_t const workspace_bytes = kernels::topk_workspace_bytes(problem.num_elements, k);
@@ -138,9 +139,9 @@ TEST(StreamedSelection, IsEquivalentToRef) {
                       [&](ExecContext ctx, ConstTensorView gradient, ResidualView residual,
                           SparseView& selection) {
                         ctx.backend = backend;
-                        return is_topk ? kernels::topk(ctx, gradient, residual, k, selection)
-                                       : kernels::threshold(ctx, gradient, residual, 9.0F,
-                                                            selection);
+                        return is_topk
+                                   ? kernels::topk(ctx, gradient, residual, k, selection)
+                                   : kernels::threshold(ctx, gradient, residual, 9.0F, selection);
                       });
     };
     Outcome expected = run(Backend::ref, Way{});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workspace of the CUDA kernels that select, known without a CUDA compiler.
+// What the CUDA kernels that select need of a workspace, known without a CUDA compiler.
 #pragma once
 
 #include <algorithm>
