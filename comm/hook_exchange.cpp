@@ -23,6 +23,7 @@ exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
 }
 
 Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
+  TraceRange range(observer.get(), "exchange", parcel.bucket);
   Clock::time_point const start = Clock::now();
   double const inner_before = parcel.decode_seconds + parcel.encode_seconds;
   std::uint64_t const bytes_before = transport->counters().bytes_sent;
@@ -34,6 +35,7 @@ Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
                                                            : exchange_shards(parcel, round);
 
   parcel.wire_bytes += transport->counters().bytes_sent - bytes_before;
+  range.set_bytes(transport->counters().bytes_sent - bytes_before);
   double const elapsed = std::chrono::duration<double>(Clock::now() - start).count();
   parcel.exchange_seconds +=
       elapsed - (parcel.decode_seconds + parcel.encode_seconds - inner_before);

@@ -14,6 +14,7 @@
 #include "gradsieve/hook.hpp"
 
 #include "comm/exchange/collectives.hpp"
+#include "comm/observer.hpp"
 #include "comm/parcel.hpp"
 #include "comm/progress.hpp"
 #include "comm/vote.hpp"
@@ -58,6 +59,7 @@ struct Hook::Impl : Layout {
   void lay_rounds(Parcel& parcel);
   void allocate(Parcel& parcel);
   void allocate_shared();
+  void log_plan() const;
   [[nodiscard]] Registry const& registry() const noexcept;
   [[nodiscard]] std::vector<std::shared_ptr<Chain const>> make_chains(
       std::span<Rule const> rules) const;
@@ -109,6 +111,8 @@ struct Hook::Impl : Layout {
   /// What the outcome of the running step makes of a parcel's residual, in f32; `target` has
   /// num_elements and may be the residual itself.
   void resolve(Parcel& parcel, Outcome what, std::span<float> target) noexcept;
+  void report(StepResult const& result) noexcept;  ///< of a finished step, to those who asked
+  [[nodiscard]] double residual_norm() noexcept;   ///< of what retain left, all parcels
   [[nodiscard]] float resolved_scale(Parcel const& parcel, Outcome what) const noexcept;
 
   // --- state (hook_state.cpp) ---
@@ -142,6 +146,7 @@ struct Hook::Impl : Layout {
   std::vector<ConstBytes> bodies_in;    ///< received[r] of an absorb
   exchange::ExchangeContext data;
   exchange::ExchangeContext control;
+  std::unique_ptr<Observer> observer;  ///< null unless the environment asks for one
   std::optional<Progress> progress;
 
   std::uint64_t step = 0;

@@ -2,6 +2,7 @@
 // Hook::plan: agrees with all ranks, cuts buckets into parcels, parcels into letters, and allocates
 // everything that a step will need.
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -11,11 +12,22 @@
 #include "comm/hook_impl.hpp"
 #include "core/glob.hpp"
 #include "core/hash.hpp"
+#include "core/log.hpp"
 
 namespace gradsieve {
 namespace {
 
 constexpr std::size_t kMaxPieces = 65535;  // num_pieces is 16 bits on the wire
+
+/// GRADSIEVE_DISABLE=1: everything is sent as it is, whatever the rules say, to compare with.
+bool is_disabled() {
+  char const* const value = std::getenv("GRADSIEVE_DISABLE");
+  std::string_view const text = value == nullptr ? "" : value;
+  if (text == "1") return true;
+  if (text.empty() || text == "0") return false;
+  throw Error(Code::invalid_argument,
+              "GRADSIEVE_DISABLE is '" + std::string(text) + "'; expected 0 or 1");
+}
 
 [[noreturn]] void refuse_plan(std::string const& message) {
   throw Error(Code::invalid_argument, "plan: " + message);
@@ -45,8 +57,10 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
     throw Error(Code::invalid_argument,
                 "HookOptions::vote_deadline must be longer than exchange_deadline");
   }
-  chains = make_chains(options.rules);
   dense_chain = std::make_shared<Chain const>(make_chain("none", registry()));
+  chains = make_chains(options.rules);
+  set_log_rank(transport->rank());
+  observer = Observer::from_environment(transport->rank());
 }
 
 Registry const& Hook::Impl::registry() const noexcept {
@@ -60,8 +74,11 @@ std::vector<std::shared_ptr<Chain const>> Hook::Impl::make_chains(
                 "HookOptions::rules is empty; expected at least {\"*\", \"none\"}");
   }
   std::vector<std::shared_ptr<Chain const>> made;
-  for (Rule const& rule : rules)
-    made.push_back(std::make_shared<Chain const>(make_chain(rule.spec, registry())));
+  bool const disabled = is_disabled();
+  for (Rule const& rule : rules) {
+    auto const chain = std::make_shared<Chain const>(make_chain(rule.spec, registry()));
+    made.push_back(disabled ? dense_chain : chain);  // a wrong spec is an error all the same
+  }
   return made;
 }
 
@@ -96,6 +113,7 @@ void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
     static_cast<Layout&>(*this) = std::move(before);
     throw;
   }
+  log_plan();
   if (outcome != Outcome::in_doubt) outcome = Outcome::none;  // it is part of the mementos
   shelf = std::move(mementos);
   restore();

@@ -130,6 +130,7 @@ void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const
 
 Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
   Stopwatch const watch(parcel.encode_seconds);
+  TraceRange range(observer.get(), "encode", parcel.bucket);
   bool const failed =
       step_failed || !parcel.status.ok();  // read once: the progress thread may set it
   if (round == 0) prepare(parcel, failed);
@@ -149,6 +150,9 @@ Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
     return parcel.status;
   }
   parcel.reached = round == parcel.last_round() ? Reached::encoded : Reached::compensated;
+  std::uint64_t num_bytes = 0;
+  for (Letter const& letter : r.letters) num_bytes += letter.length;
+  range.set_bytes(num_bytes);
   store_residual(parcel);
   return {};
 }
@@ -353,6 +357,8 @@ Status Hook::Impl::decode_letter(Parcel& parcel, int round, Letter const& letter
                                  int sender, ConstBytes payload, double factor,
                                  bool into_shard) noexcept {
   Stopwatch const watch(parcel.decode_seconds);
+  TraceRange range(observer.get(), "decode", parcel.bucket);
+  range.set_bytes(payload.size());
   PayloadHeader header;
   GRADSIEVE_RETURN_IF_ERROR(open(parcel, round, owned, sender, payload, letter, header));
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];

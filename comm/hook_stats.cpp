@@ -5,6 +5,8 @@
 #include <string>
 
 #include "comm/hook_impl.hpp"
+#include "core/log.hpp"
+#include "kernels/ops.hpp"
 
 namespace gradsieve {
 namespace {
@@ -154,6 +156,79 @@ void Hook::describe(std::ostream& out) const {
   }
   out << "  state " << state_bytes() << " bytes, workspace and payloads " << workspace_bytes()
       << " bytes\n";
+}
+
+// --- those who watch -----------------------------------------------------------------------------
+
+void Hook::Impl::log_plan() const {
+  int const world_size = transport->world_size();
+  log(LogLevel::info, "INIT", "rank %d of %d over %s: %zu tensors in %zu buckets",
+      transport->rank(), world_size, std::string(transport->traits().name).c_str(), tensors.size(),
+      buckets.size());
+  for (Parcel const& parcel : parcels) {
+    log(LogLevel::info, "CODEC", "bucket %u: %llu x %s, %s, %s", parcel.bucket,
+        static_cast<unsigned long long>(parcel.num_elements), dtype_name(parcel.dtype).data(),
+        parcel.chain->text.c_str(), exchange_name(parcel, world_size));
+    if (parcel.with_residual) {
+      log(LogLevel::info, "EF", "bucket %u: residual in %s, rollback=%s", parcel.bucket,
+          dtype_name(parcel.residual_dtype).data(),
+          options.rollback == Rollback::exact ? "exact" : "merge");
+    }
+    if (!parcel.stand_aside.empty()) {
+      log(LogLevel::warn, "CODEC", "bucket %u is sent dense: %s", parcel.bucket,
+          parcel.stand_aside.c_str());
+    }
+  }
+}
+
+double Hook::Impl::residual_norm() noexcept {
+  double sum = 0.0;
+  for (Parcel& parcel : parcels) {
+    if (!parcel.with_residual) continue;
+    bool const is_next = options.rollback == Rollback::exact && parcel.reached == Reached::encoded;
+    std::span<float const> const values =
+        parcel.residual_dtype != DType::f32 ? std::span<float const>(parcel.scratch)
+                                            : (is_next ? parcel.next : parcel.current).as<float>();
+    double own = 0.0;
+    kernels::sum_squares(context(parcel, decode_workspace, decode_threads), values, &own);
+    sum += own;
+  }
+  return std::sqrt(sum);
+}
+
+void Hook::Impl::report(StepResult const& result) noexcept {
+  if (!result.status.ok() && log_enabled(LogLevel::warn, "COMM")) {
+    std::lock_guard const lock(failure_mutex);
+    log(LogLevel::warn, "COMM", "step %llu: %s (rank %d, tensor '%s', %s)",
+        static_cast<unsigned long long>(step), result.status.message(), last_failure.rank,
+        last_failure.tensor.c_str(), last_failure.field.c_str());
+  }
+  bool const traces = log_enabled(LogLevel::trace, "COMM");
+  if (!traces && observer == nullptr) return;
+  StepRecord record;
+  record.step = step;
+  record.committed = result.committed;
+  record.found_nonfinite = result.found_nonfinite;
+  record.result = code_name(result.status.code()).data();  // a literal
+  for (Parcel const& parcel : parcels) {
+    record.dense_bytes += parcel.num_elements * size_of(parcel.dtype);
+    record.wire_bytes += parcel.wire_bytes;
+    bool const selects = parcel.words.kept_elements + parcel.words.overflowed_elements > 0;
+    record.kept_elements += selects ? parcel.words.kept_elements : parcel.num_elements;
+    record.overflowed_elements += parcel.words.overflowed_elements;
+    record.encode_seconds += parcel.encode_seconds;
+    record.exchange_seconds += parcel.exchange_seconds;
+    record.decode_seconds += parcel.decode_seconds;
+  }
+  if (traces) {
+    log(LogLevel::trace, "COMM", "step %llu %s: %llu of %llu bytes, %.3f ms on the way",
+        static_cast<unsigned long long>(step), result.committed ? "committed" : "not committed",
+        static_cast<unsigned long long>(record.wire_bytes),
+        static_cast<unsigned long long>(record.dense_bytes), 1e3 * record.exchange_seconds);
+  }
+  if (observer == nullptr) return;
+  record.residual_norm = residual_norm();
+  observer->step(record);
 }
 
 std::size_t Hook::state_bytes() const noexcept {

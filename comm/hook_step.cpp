@@ -73,12 +73,15 @@ StepResult Hook::Impl::finish() noexcept {
 
   // All ranks know of a non-finite gradient by now, so all vote against, and that is no failure.
   bool const ok = result.status.ok() && !result.found_nonfinite;
+  std::optional<TraceRange> range(std::in_place, observer.get(), "vote",
+                                  static_cast<std::uint32_t>(buckets.size()));
   std::fill_n(unheard.get(), words.size(), false);
   control.transport = transport;
   control.deadline = Clock::now() + options.vote_deadline;
   control.tag = tag(num_sequences) | 0x10000000u;
   control.blamed_rank = -1;
   VoteResult const voted = vote(control, step, ok, words, {heard.get(), words.size()});
+  range.reset();
   in_step = false;
   outcome = voted.outcome;
   result.committed = outcome == Outcome::committed;
@@ -107,6 +110,7 @@ StepResult Hook::Impl::finish() noexcept {
     result.status = {Code::peer_failed, "finish: a rank voted against the step"};
     record(result.status, voted.refusing_rank, "vote");
   }
+  report(result);
   return result;
 }
 

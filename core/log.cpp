@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/path_pattern.hpp"
+
 namespace gradsieve {
 namespace {
 
@@ -34,36 +36,18 @@ LogLevel level_of(std::string_view name) {
   return LogLevel::off;
 }
 
-std::string expanded(std::string_view pattern, std::string const& host) {
-  std::string path;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    char const next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (next == 'h') path += host;
-    if (next == 'p') path += std::to_string(::getpid());
-    if (next == '%') path += '%';
-    if (next == 'h' || next == 'p' || next == '%') {
-      ++i;
-    } else {
-      path += pattern[i];
-    }
-  }
-  return path;
-}
-
 // Read once; what a running process is asked to say does not change.
 struct Settings {
   LogLevel level = level_of(variable("GRADSIEVE_DEBUG"));
   std::string subsystems{variable("GRADSIEVE_DEBUG_SUBSYS")};
-  std::string host = "?";
+  std::string host = host_name();
   int file = STDERR_FILENO;
 
   Settings() {
-    std::array<char, 256> name{};
-    if (::gethostname(name.data(), name.size() - 1) == 0) host = name.data();
     std::string_view const pattern = variable("GRADSIEVE_DEBUG_FILE");
     if (level == LogLevel::off || pattern.empty()) return;
     int const opened =
-        ::open(expanded(pattern, host).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        ::open(expand_path(pattern).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (opened >= 0) file = opened;
   }
 
