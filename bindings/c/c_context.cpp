@@ -55,4 +55,15 @@ gsvResult_t gsvContextDestroy(gsvContext_t context) {
   return c::guard([&] { delete context; });
 }
 
+gsvResult_t gsvContextLoadPlugin(gsvContext_t context, char const* path, char* name,
+                                 uint64_t capacity, uint64_t* length) {
+  return c::guard([&] {
+    gsvContext& ctx = c::required(context, "context");
+    auto extended = std::make_shared<Registry>(*ctx.registry);
+    std::string const loaded = load_plugin(*extended, c::required_text(path, "path"));
+    ctx.registry = std::move(extended);
+    if (name != nullptr || length != nullptr) c::write_text(loaded, name, capacity, length);
+  });
+}
+
 }  // extern "C"

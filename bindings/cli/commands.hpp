@@ -38,4 +38,10 @@ struct DecodeOptions {
 };
 void run_decode(DecodeOptions const& options);
 
+struct ConformOptions {
+  std::string plugin;  ///< path of a shared library
+};
+/// Becomes the conformance suite, whose exit code is the answer: 0 if the plug-in passes.
+void run_conform(ConformOptions const& options);
+
 }  // namespace gradsieve::cli

@@ -15,6 +15,7 @@
 
 #include "bindings/cli/build_info.hpp"
 #include "bindings/cli/commands.hpp"
+#include "bindings/cli/plugin_option.hpp"
 #include "core/log.hpp"
 #include "core/plugin_text.hpp"
 #include "core/simd_target.hpp"
@@ -100,6 +101,13 @@ void add_decode(CLI::App& app, DecodeOptions& options) {
   command->callback([&options] { run_decode(options); });
 }
 
+void add_conform(CLI::App& app, ConformOptions& options) {
+  CLI::App* const command =
+      app.add_subcommand("conform", "Ask the whole conformance suite of a plug-in");
+  command->add_option("--plugin", options.plugin, "The shared library")->required();
+  command->callback([&options] { run_conform(options); });
+}
+
 /// CLI11 takes a word that it does not know for the lack of one that it does.
 void check_subcommand(CLI::App const& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
@@ -127,6 +135,9 @@ int run(int argc, char** argv) {
   add_list(app, list);
   add_encode(app, encode);
   add_decode(app, decode);
+  for (CLI::App* const command : app.get_subcommands({})) add_plugin_option(*command);
+  ConformOptions conform;
+  add_conform(app, conform);
   try {
     log(LogLevel::version, "INIT", "gradsieve %s, %s", kVersion, kCompiler);
     check_simd_environment();

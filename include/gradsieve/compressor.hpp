@@ -114,7 +114,7 @@ class Compressor {
   Status decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body,
                     double weight, StateView state, TensorView accumulator) const noexcept;
 
- private:
+ protected:  // an override may fall back on the default
   virtual Status do_encode(ExecContext const&, int round, TensorInfo const&,
                            std::span<float const> corrected, StateView, Body) const noexcept = 0;
   virtual Status do_encode_f64(ExecContext const&, TensorInfo const&,

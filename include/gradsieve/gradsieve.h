@@ -111,6 +111,11 @@ typedef struct gsvContextConfig {
 /// `config` may be NULL: all defaults.
 GSV_API gsvResult_t gsvContextCreate(gsvContext_t* context, gsvContextConfig_t const* config);
 GSV_API gsvResult_t gsvContextDestroy(gsvContext_t context);
+/// Adds the plug-in of the shared library at this path (docs/plugin_abi.md) to the specs of this
+/// context, and writes its name. Hooks that were made before do not see it. The library stays
+/// loaded.
+GSV_API gsvResult_t gsvContextLoadPlugin(gsvContext_t context, char const* path, char* name,
+                                         uint64_t capacity, uint64_t* length);
 
 // ----------------------------------------------------------------------------------- communicators
 

@@ -150,6 +150,13 @@ class Registry {
 /// All plug-ins of this build; constant after its first use.
 [[nodiscard]] Registry const& builtin_registry();
 
+/// Adds the plug-in of the shared library at this path (docs/plugin_abi.md) and returns its name.
+/// The library stays loaded. Throws Error: io_error if there is no such file, unsupported for
+/// another version of the interface, invalid_usage for a wrong declaration or a name that is taken.
+std::string load_plugin(Registry& registry, std::string const& path);
+/// The same for builtin_registry(), before its first use: for programs, at the start of main.
+std::string load_builtin_plugin(std::string const& path);
+
 /// Generated from the gsv_add_plugin() lines.
 void register_builtin_plugins(Registry& registry);
 

@@ -20,7 +20,7 @@ using ParamKind = gradsieve::ParamType;  // a parametrised test has a ParamType 
 
 std::vector<PluginInfo> plugins() {
   std::vector<PluginInfo> result;
-  for (PluginInfo const* info : builtin_registry().plugins()) result.push_back(*info);
+  for (PluginInfo const* info : plugins_under_test()) result.push_back(*info);
   return result;
 }
 

@@ -9,6 +9,11 @@
 namespace gradsieve::testing {
 namespace {
 
+std::string& only_plugin() {
+  static std::string name;
+  return name;
+}
+
 struct SpecLists {
   std::vector<SpecCase> all;
   std::vector<SpecCase> defaults;
@@ -58,7 +63,7 @@ std::string arguments_with(PluginInfo const& info, std::string_view name, std::s
 class Collector {
  public:
   Collector() {
-    for (PluginInfo const* info : builtin_registry().plugins()) {
+    for (PluginInfo const* info : plugins_under_test()) {
       if (info->kind == PluginKind::compressor) {
         add_variants(*info);
         add_byte_stages(*info);
@@ -138,6 +143,16 @@ SpecLists const& lists() {
 }
 
 }  // namespace
+
+std::vector<PluginInfo const*> plugins_under_test() {
+  std::vector<PluginInfo const*> plugins = builtin_registry().plugins();
+  std::erase_if(plugins, [](PluginInfo const* info) {
+    return !only_plugin().empty() && info->name != only_plugin();
+  });
+  return plugins;
+}
+
+void ask_only_about(std::string const& plugin) { only_plugin() = plugin; }
 
 std::string required_arguments(PluginInfo const& info) { return arguments_with(info, "", ""); }
 

@@ -18,6 +18,11 @@ struct SpecCase {
 
 inline std::ostream& operator<<(std::ostream& out, SpecCase const& c) { return out << c.spec; }
 
+/// Plug-ins that the suite is about: all, or the one that ask_only_about() named before the first
+/// use of anything here.
+[[nodiscard]] std::vector<PluginInfo const*> plugins_under_test();
+void ask_only_about(std::string const& plugin);
+
 /// Every compressor and every sparsifier with its defaults and with each parameter at its ends and
 /// choices, every compressor before every byte codec, every sparsifier before int8, sign and each
 /// byte codec. Without clauses.
