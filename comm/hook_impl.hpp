@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Hook owns. hook.cpp is the straight line; hook_plan.cpp lays it, hook_round.cpp holds its
-// helpers, hook_step.cpp the transaction around it, hook_state.cpp export and import.
+// What a Hook owns. hook.cpp is the straight line; hook_plan.cpp lays it, hook_encode.cpp,
+// hook_exchange.cpp and hook_decode.cpp hold its helpers, hook_step.cpp the transaction around it,
+// hook_state.cpp export and import.
 #pragma once
 
 #include <atomic>
@@ -66,7 +67,7 @@ struct Hook::Impl : Layout {
   [[nodiscard]] std::shared_ptr<Chain const> chain_for(TensorDesc const& tensor) const;
   void decide_exchange(Parcel& parcel, Chain const& chain);
 
-  // --- the straight line (hook.cpp) and its helpers (hook_round.cpp) ---
+  // --- the straight line (hook.cpp) and its helpers ---
   Status reduce(Parcel& parcel, TensorView gradient) noexcept;
   void complete(Parcel& parcel) noexcept;
   Status encode(Parcel& parcel, int round) noexcept;
@@ -78,6 +79,7 @@ struct Hook::Impl : Layout {
   Status encode_sum(Parcel& parcel, int round, Letter& letter) noexcept;
   Status encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept;
   Status encode_owned(Parcel& parcel, int round) noexcept;
+  void fill_if_nonfinite(Parcel const& parcel) noexcept;
   void seal(Parcel& parcel, int round, Letter& letter, bool owned, Status status,
             std::uint64_t body_bytes) noexcept;
   Status open(Parcel& parcel, int round, bool owned, int sender, ConstBytes payload,
@@ -89,12 +91,14 @@ struct Hook::Impl : Layout {
   Status exchange_shards(Parcel& parcel, int round) noexcept;
   [[nodiscard]] ExecContext context(Parcel& parcel, Workspace& workspace,
                                     ThreadPool& threads) noexcept;
+  [[nodiscard]] ExecContext encode_context(Parcel& parcel, int round) noexcept;
   [[nodiscard]] ResidualView residual_view(Parcel& parcel, Piece const& piece) const noexcept;
   [[nodiscard]] TensorView accumulator(Parcel& parcel, Piece const& piece) const noexcept;
   void clear_accumulators(Parcel& parcel) noexcept;
   void prepare(Parcel& parcel,
                bool failed) noexcept;  ///< residual into the scratch, where it has another type
-  void store_residual(Parcel& parcel) noexcept;
+  void store_residual(Parcel& parcel, int round) noexcept;
+  void take_back(Parcel& parcel, int round) noexcept;  ///< what an encode that failed has taken
   void blame(Parcel const& parcel, Status status, int rank, char const* field) noexcept;
   [[nodiscard]] exchange::ExchangeContext& data_context(Parcel& parcel,
                                                         std::uint32_t sequence) noexcept;

@@ -13,6 +13,7 @@
 #include "core/glob.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
+#include "core/simd_target.hpp"
 
 namespace gradsieve {
 namespace {
@@ -42,6 +43,7 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
       encode_threads(options.num_threads),
       decode_threads(options.num_threads),
       process_id(getpid()) {
+  check_simd_environment();
   if (!(options.predivide > 0.0)) {
     throw Error(Code::invalid_argument, "HookOptions::predivide must be a positive number");
   }

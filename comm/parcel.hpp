@@ -43,17 +43,33 @@ struct Lane {
   [[nodiscard]] StateView state() const noexcept { return {slot_views}; }
 };
 
+/// How far a parcel, or a piece of it, has come in this step: what a rollback has to undo.
+enum class Reached : std::uint8_t { idle, compensated, encoded };
+
 /// A cut of a lane: all of it, or what one owner of a shard_sum holds.
 struct Piece {
   TensorInfo info;
   std::uint64_t bucket_offset = 0;
   std::uint64_t parcel_offset = 0;
+  Reached reached = Reached::idle;
+  ConstBytes body;  ///< what the last encode wrote, if it came that far
   std::uint32_t lane = 0;
   std::size_t capacity_bytes = 0;
   std::uint64_t body_bytes = 0;  ///< of the last encode, like the next two for statistics
   std::uint64_t kept_elements = 0;
   std::uint64_t overflowed_elements = 0;
 };
+
+[[nodiscard]] inline Piece whole(Lane const& lane) noexcept {
+  Piece piece;
+  piece.info = lane.info;
+  piece.bucket_offset = lane.bucket_offset;
+  piece.parcel_offset = lane.parcel_offset;
+  return piece;
+}
+
+/// In the header's `round`: a shard_sum's second payload.
+inline constexpr std::uint16_t kOwnedRound = 0x8000;
 
 /// One payload: header, piece table, bodies. In a sum round: the bare array and its status lanes.
 struct Letter {
@@ -75,9 +91,6 @@ struct Round {
   Bytes sum;     ///< result of a sum round; f32 sum of the own shard in a shard_sum
   Bytes agreed;  ///< a round that is absorbed: copies of all ranks' payloads
 };
-
-/// How far a parcel has come in this step: what a rollback has to undo.
-enum class Reached : std::uint8_t { idle, compensated, encoded };
 
 struct Parcel {
   std::uint32_t index = 0;

@@ -159,9 +159,19 @@ Status Pipeline::do_encode_with_residual(ExecContext const& ctx, int round, Tens
                                          StateView state, Body body) const noexcept {
   WorkspaceScope const scope(*ctx.workspace);
   if (sparsifier_ == nullptr) {
-    return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
-      return values_->encode_with_residual(ctx, 0, piece, gradient, residual, state, raw);
-    });
+    ConstBytes sent;
+    Status const status =
+        through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
+          GRADSIEVE_RETURN_IF_ERROR(
+              values_->encode_with_residual(ctx, 0, piece, gradient, residual, state, raw));
+          sent = raw.written();
+          return Status{};
+        });
+    if (status.ok() || sent.empty()) return status;
+    // The byte stage failed: c again, out of what it should have carried.
+    static_cast<void>(
+        values_->decode_add(ctx, 0, piece, sent, 1.0, state, TensorView(residual.out)));
+    return status;
   }
   if (!shared_) return encode_own(ctx, piece, gradient, residual, state, body);
   if (round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));

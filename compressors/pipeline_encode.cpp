@@ -28,9 +28,11 @@ Status Pipeline::encode_own(ExecContext const& ctx, TensorInfo const& piece,
   if (selection.indices.empty() || selection.values.empty()) return kWorkspaceTooSmall;
   GRADSIEVE_RETURN_IF_ERROR(sparsifier_->select(ctx, piece, gradient, residual, state, selection));
   count(ctx, selection);
-  return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
-    return write_sparse(ctx, piece, selection, residual.out, raw);
-  });
+  Status const status = through_bytes(
+      ctx, bytes_.get(), raw_capacity(piece), body,
+      [&](Body raw) noexcept { return write_sparse(ctx, piece, selection, residual.out, raw); });
+  if (!status.ok()) put_back(selection, residual.out);
+  return status;
 }
 
 Status Pipeline::encode_shared(ExecContext const& ctx, TensorInfo const& piece,
@@ -48,10 +50,14 @@ Status Pipeline::encode_shared(ExecContext const& ctx, TensorInfo const& piece,
   kernels::take(ctx, indices, granularity(), corrected,
                 selection.values.first(selection.num_values));
   count(ctx, selection);
-  if (sums_values_) return encode_values(ctx, piece, selection, corrected, body);
-  return through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
-    return write_sparse(ctx, piece, selection, corrected, raw);
-  });
+  Status const status =
+      sums_values_
+          ? encode_values(ctx, piece, selection, corrected, body)
+          : through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
+              return write_sparse(ctx, piece, selection, corrected, raw);
+            });
+  if (!status.ok()) put_back(selection, corrected);
+  return status;
 }
 
 /// `residual` holds zeros where the values were taken; there goes what the codec loses of them.

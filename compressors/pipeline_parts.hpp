@@ -2,7 +2,10 @@
 // Small parts of `pipeline` that its three sources share.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 #include "gradsieve/registry.hpp"
 
@@ -19,6 +22,17 @@ namespace gradsieve {
           .num_elements = num_values,
           .num_rows = 1,
           .dtype = DType::f32};
+}
+
+/// What could not be sent stays: c again where it was taken.
+inline void put_back(SparseView const& selection, std::span<float> corrected) noexcept {
+  std::uint64_t next = 0;
+  for (std::uint32_t const index : selection.indices.first(selection.num_indices)) {
+    std::uint64_t const begin = std::uint64_t{index} * selection.granularity;
+    std::uint64_t const end =
+        std::min<std::uint64_t>(begin + selection.granularity, corrected.size());
+    for (std::uint64_t i = begin; i < end; ++i) corrected[i] = selection.values[next++];
+  }
 }
 
 /// encode(raw body), then the byte stage if there is one. Takes from the workspace without giving

@@ -91,8 +91,8 @@ class Compressor {
   Status encode(ExecContext const& ctx, int round, TensorInfo const& piece,
                 ConstTensorView corrected, StateView state, Body body) const noexcept;
 
-  /// Gradient and residual in, body and new residual out. In round 0 of several it leaves c in
-  /// residual.out, in the last round c − ĉ. The default is compensate, encode, retain; an override
+  /// Gradient and residual in, body and new residual out. It leaves c in residual.out in round 0 of
+  /// several and where it fails, else c − ĉ. The default is compensate, encode, retain; an override
   /// must give the same bits. Non-finite elements raise kStepNonFinite in ctx.words->flags.
   /// f64 gradients have no residual: both views are then empty.
   Status encode_with_residual(ExecContext const& ctx, int round, TensorInfo const& piece,

@@ -115,4 +115,32 @@ struct PlainEncode {
   return result;
 }
 
+/// encode_with_residual with one residual for in and out, into a body of at most `room` bytes.
+struct InPlaceEncode {
+  Status status;
+  std::size_t num_bytes = 0;
+  Floats residual;
+};
+[[nodiscard]] inline InPlaceEncode encode_in_place(Chain const& chain, std::size_t num_elements,
+                                                   Floats const& gradient, Floats const& before,
+                                                   std::size_t room) {
+  TensorInfo const piece = whole_tensor("conv1.weight", num_elements);
+  InPlaceEncode result;
+  result.residual = before;
+  Buffer const memory(chain.compressor->round(0, piece).capacity_bytes, host_memory());
+  Buffer const workspace_memory(chain.compressor->workspace_bytes(piece), host_memory());
+  Workspace workspace(workspace_memory.bytes());
+  TestSlots slots(*chain.compressor, piece);
+  StepWords words{.step = 3};
+  std::uint64_t num_bytes = 0;
+  ExecContext const ctx{
+      .backend = Backend::cpu, .workspace = &workspace, .words = &words, .seed = 42};
+  result.status = chain.compressor->encode_with_residual(
+      ctx, 0, piece, ConstTensorView(std::span(gradient)),
+      {.in = result.residual, .out = result.residual, .carry = 1.0F}, slots.view(),
+      Body(memory.bytes().first(std::min(room, memory.num_bytes())), &num_bytes));
+  result.num_bytes = static_cast<std::size_t>(num_bytes);
+  return result;
+}
+
 }  // namespace gradsieve::testing

@@ -144,6 +144,35 @@ TEST_P(EncodeTest, GivesTheSameBitsFusedAndInThreeSteps) {
   EXPECT_EQ(plain.body, outcome.bodies[0][0]);
 }
 
+// A hook takes a failed step back, so what is left must be c in full, wherever encoding stopped.
+TEST_P(EncodeTest, LeavesTheCorrectedGradientWhereItFails) {
+  Chain const chain = with_feedback(GetParam().spec_case);
+  if (chain.compressor->num_rounds() != 1 || count() == 0) return;
+  Floats const gradient = gradient_of(GetParam().shape, count());
+  Floats const before = gradient_of(Shape::heavy_tailed, count(), 77);
+  Floats corrected(count());
+  float largest = 0.0F;
+  for (std::size_t i = 0; i < count(); ++i) {
+    float const sum = gradient[i] + before[i];
+    corrected[i] = std::isfinite(sum) ? sum : before[i];
+    largest = std::max(largest, std::fabs(corrected[i]));
+  }
+  std::size_t const needed = encode_in_place(chain, count(), gradient, before, SIZE_MAX).num_bytes;
+
+  for (std::size_t const room : {std::size_t{0}, needed / 2, needed - 1}) {
+    InPlaceEncode const cut = encode_in_place(chain, count(), gradient, before, room);
+
+    ASSERT_FALSE(cut.status.ok()) << room << " of " << needed << " bytes";
+    EXPECT_EQ(cut.num_bytes, 0U);
+    for (std::size_t i = 0; i < count(); ++i) {
+      // (c − ĉ) + ĉ where a quantizer had come to its end: two roundings, each of a number not
+      // above the largest of the block.
+      float const tolerance = 0x1p-22F * largest;
+      ASSERT_NEAR(cut.residual[i], corrected[i], tolerance) << "element " << i << ", room " << room;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, EncodeTest, ::testing::ValuesIn(all_shape_cases()),
                          shape_case_name);
 

@@ -34,6 +34,33 @@ TEST(HookBuckets, ARebuildKeepsWhatTensorsRemember) {
   EXPECT_EQ(results[1], results[0]) << "a bucket is how tensors travel, not what they are";
 }
 
+// Later rounds are encoded by the progress thread, while the caller encodes the next bucket.
+TEST(HookBuckets, TheProgressThreadChangesNoBit) {
+  for (std::string const spec :
+       {"cltk(density=0.1) ; feedback=residual(dtype=bf16)",
+        "cltk(density=0.1) | int8(rounding=stochastic) ; feedback=residual",
+        "int8 ; feedback=residual(dtype=bf16)"}) {
+    std::vector<std::vector<std::vector<std::uint32_t>>> results(2);
+    for (std::size_t variant = 0; variant < 2; ++variant) {
+      test::run_ranks(3, [&](Transport& transport) {
+        HookOptions options = options_for(spec);
+        options.progress_thread = variant == 1;
+        options.num_threads = 2;
+        HookRank rank(transport, options,
+                      one_bucket_each({40'000, 300, 9'000, 1, 25'000, 70'000, 5'000}));
+        for (std::uint64_t step = 0; step < 8; ++step) {
+          rank.step(step);
+          if (transport.rank() == 1) results[variant].push_back(bits_of(rank.all_results()));
+        }
+        auto const residuals = rank.all_residuals();
+        if (transport.rank() != 1) return;
+        for (auto const& residual : residuals) results[variant].push_back(bits_of(residual));
+      });
+    }
+    EXPECT_EQ(results[1], results[0]) << spec;
+  }
+}
+
 TEST(HookBuckets, DdpC54AThousandRebuildsKeepOneResidualPerTensor) {
   test::run_ranks(2, [](Transport& transport) {
     Layout const ten = one_bucket_each({10, 64});

@@ -3,6 +3,7 @@
 // refused, in both modes.
 #include <cctype>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -151,6 +152,55 @@ TEST_P(HookTransaction, SkipGivesZerosInPlaceOfNan) {
     for (float const x : rank.bucket(0)) ASSERT_EQ(x, 0.0F);
     rank.step(3, gradient_of);
   });
+}
+
+// What one chain saw makes the whole bucket NaN, in every type: a loss scaler looks at buckets.
+TEST(HookNonFinite, CoversTheTensorsOfTheBucketThatAnotherChainCarries) {
+  struct Nan {
+    DType dtype;
+    std::uint64_t bits;
+  };
+  for (Nan const nan :
+       {Nan{DType::f32, 0x7fc00000}, Nan{DType::f16, 0x7e00}, Nan{DType::bf16, 0x7fc0}}) {
+    for (std::string const bad : {"t0", "t1", "t2"}) {
+      for (OnNonFinite const answer : {OnNonFinite::propagate, OnNonFinite::skip}) {
+        test::run_ranks(kWorldSize, [&](Transport& transport) {
+          Layout layout = all_in_one(one_bucket_each({40, 300, 7}, nan.dtype));
+          HookOptions options = options_for("none");
+          options.rules = {{"t0", "none"},
+                           {"t1", "topk(density=0.1) ; feedback=residual"},
+                           {"*", "int8(block=8) ; feedback=residual"}};
+          options.on_nonfinite = answer;
+          Hook hook(transport, options);
+          hook.plan(layout.tensors, layout.buckets);
+          std::vector<std::byte> bucket(347 * size_of(nan.dtype));
+          std::size_t const bad_element = bad == "t0" ? 3 : bad == "t1" ? 100 : 345;
+          for (std::uint64_t step = 0; step < 7; ++step) {
+            std::ranges::fill(bucket,
+                              std::byte{static_cast<unsigned char>(0x21 + transport.rank())});
+            bool const is_bad = step == 2 || step == 5;
+            if (is_bad && transport.rank() == static_cast<int>(step) % kWorldSize)
+              std::memset(bucket.data() + bad_element * size_of(nan.dtype), 0xff,
+                          size_of(nan.dtype));
+            ASSERT_TRUE(hook.begin(step).ok());
+            Event event;
+            ASSERT_TRUE(hook.reduce(0, TensorView(bucket.data(), 347, nan.dtype), event).ok());
+            ASSERT_TRUE(hook.wait(event).ok());
+            StepResult const result = hook.finish();
+
+            ASSERT_EQ(result.found_nonfinite, is_bad) << bad << ", step " << step;
+            if (!is_bad) continue;
+            std::uint64_t const expected = answer == OnNonFinite::propagate ? nan.bits : 0;
+            for (std::size_t i = 0; i < 347; ++i) {
+              std::uint64_t bits = 0;
+              std::memcpy(&bits, bucket.data() + i * size_of(nan.dtype), size_of(nan.dtype));
+              ASSERT_EQ(bits, expected) << "element " << i << ", bad in " << bad;
+            }
+          }
+        });
+      }
+    }
+  }
 }
 
 // A rank that fails still takes part: all ranks learn of it in the same step and nobody hangs.

@@ -1,42 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding of letters: the helpers of the straight line in hook.cpp.
-#include <algorithm>
-#include <chrono>
+// Encoding of letters: the helpers of the straight line in hook.cpp. Decoding: hook_decode.cpp.
 #include <cstring>
 
 #include "comm/hook_impl.hpp"
+#include "comm/stopwatch.hpp"
 #include "core/philox.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
 namespace {
-
-constexpr std::uint16_t kOwnedRound = 0x8000;
-
-double seconds_since(Clock::time_point start) noexcept {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Adds up the time that a scope takes.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) noexcept : total_(total) {}
-  ~Stopwatch() { total_ += seconds_since(start_); }
-  Stopwatch(Stopwatch const&) = delete;
-  Stopwatch& operator=(Stopwatch const&) = delete;
-
- private:
-  double& total_;
-  Clock::time_point start_ = Clock::now();
-};
-
-Piece whole(Lane const& lane) noexcept {
-  Piece piece;
-  piece.info = lane.info;
-  piece.bucket_offset = lane.bucket_offset;
-  piece.parcel_offset = lane.parcel_offset;
-  return piece;
-}
 
 /// The log of a shard_sum's owner: pieces come in order, each takes the next place.
 class ShardSink final : public MassSink {
@@ -68,6 +40,12 @@ ExecContext Hook::Impl::context(Parcel& parcel, Workspace& workspace,
   result.rank = transport->rank();
   result.world_size = transport->world_size();
   return result;
+}
+
+// The first round is encoded by the caller, beside the progress thread, which encodes the others.
+ExecContext Hook::Impl::encode_context(Parcel& parcel, int round) noexcept {
+  return round == 0 ? context(parcel, encode_workspace, encode_threads)
+                    : context(parcel, decode_workspace, decode_threads);
 }
 
 double Hook::Impl::weight() const noexcept {
@@ -126,8 +104,6 @@ void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const
   }
 }
 
-// ---------------------------------------------------------------------------------------- encode
-
 Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
   Stopwatch const watch(parcel.encode_seconds);
   TraceRange range(observer.get(), "encode", parcel.bucket);
@@ -136,6 +112,7 @@ Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
   if (round == 0) prepare(parcel, failed);
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   for (Letter& letter : r.letters) {
+    for (Piece& piece : letter.pieces) piece.reached = Reached::idle;
     Status const status = failed ? Status{Code::aborted, "the step has failed already"}
                           : r.exchange == ExchangeKind::sum ? encode_sum(parcel, round, letter)
                                                             : encode_letter(parcel, round, letter);
@@ -146,6 +123,7 @@ Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
   }
   if (!parcel.status.ok()) {
     step_failed = true;
+    if (!failed) take_back(parcel, round);
     for (Letter& letter : r.letters) seal(parcel, round, letter, false, parcel.status, 0);
     return parcel.status;
   }
@@ -153,8 +131,29 @@ Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
   std::uint64_t num_bytes = 0;
   for (Letter const& letter : r.letters) num_bytes += letter.length;
   range.set_bytes(num_bytes);
-  store_residual(parcel);
+  store_residual(parcel, round);
   return {};
+}
+
+// What no letter carries has not been taken: under merge every piece of the residual is c again.
+void Hook::Impl::take_back(Parcel& parcel, int round) noexcept {
+  if (!parcel.with_residual || options.rollback == Rollback::exact) return;
+  for (Letter const& letter : parcel.rounds[static_cast<std::size_t>(round)].letters) {
+    for (Piece const& piece : letter.pieces) {
+      ExecContext const ctx = encode_context(parcel, round);
+      ResidualView const residual = residual_view(parcel, piece);
+      if (piece.reached == Reached::encoded) {
+        static_cast<void>(parcel.compressor().decode_add(ctx, round, piece.info, piece.body, 1.0,
+                                                         parcel.lanes[piece.lane].state(),
+                                                         TensorView(residual.out)));
+      } else if (piece.reached == Reached::idle && round == 0) {
+        static_cast<void>(kernels::compensate(
+            ctx, parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements), residual));
+      }
+    }
+  }
+  parcel.reached = Reached::compensated;
+  store_residual(parcel, round);
 }
 
 // What happens before the first round: the step's divisor, a residual of another type widened, and,
@@ -191,13 +190,13 @@ void Hook::Impl::prepare(Parcel& parcel, bool failed) noexcept {
           residual_view(parcel, piece)));
     }
     parcel.reached = Reached::compensated;
-    store_residual(parcel);
+    store_residual(parcel, 0);
   }
 }
 
-void Hook::Impl::store_residual(Parcel& parcel) noexcept {
+void Hook::Impl::store_residual(Parcel& parcel, int round) noexcept {
   if (!parcel.with_residual || parcel.residual_dtype != DType::bf16) return;
-  ExecContext const ctx = context(parcel, encode_workspace, encode_threads);
+  ExecContext const ctx = encode_context(parcel, round);
   Buffer& target = options.rollback == Rollback::merge ? parcel.current : parcel.next;
   for (Lane const& lane : parcel.lanes) {
     std::size_t const offset = static_cast<std::size_t>(lane.parcel_offset);
@@ -211,13 +210,14 @@ void Hook::Impl::store_residual(Parcel& parcel) noexcept {
 }
 
 Status Hook::Impl::encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept {
-  bool const first = round == 0;
   StepWords const before = parcel.words;
-  ExecContext const ctx = first ? context(parcel, encode_workspace, encode_threads)
-                                : context(parcel, decode_workspace, decode_threads);
+  ExecContext const ctx = encode_context(parcel, round);
   Status const status = parcel.compressor().encode_with_residual(
       ctx, round, piece.info, parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements),
       residual_view(parcel, piece), parcel.lanes[piece.lane].state(), body);
+  bool const sent = status.ok() && round == parcel.last_round();
+  piece.reached = sent ? Reached::encoded : Reached::compensated;
+  piece.body = body.written();
   piece.body_bytes = status.ok() ? body.num_bytes() : 0;
   piece.kept_elements = parcel.words.kept_elements - before.kept_elements;
   piece.overflowed_elements = parcel.words.overflowed_elements - before.overflowed_elements;
@@ -312,100 +312,6 @@ Status Hook::Impl::encode_owned(Parcel& parcel, int round) noexcept {
   }
   parcel.undelivered_written = true;
   seal(parcel, round, r.owned, true, {}, writer.body_bytes());
-  return {};
-}
-
-// ---------------------------------------------------------------------------------------- decode
-
-// A payload of a peer is believed only as far as the plan agrees with it.
-Status Hook::Impl::open(Parcel& parcel, int round, bool owned, int sender, ConstBytes payload,
-                        Letter const& letter, PayloadHeader& header) noexcept {
-  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
-  auto const reject = [&](Status status, char const* field) {
-    blame(parcel, status, sender, field);
-    return status;
-  };
-  if (Status const status = wire::read_header(payload, header); !status.ok())
-    return reject(status, "header");
-  if (header.plan_hash != (parcel.plan_hash ^ history)) {
-    return reject(
-        {Code::mismatch, "a payload of another plan, or of a rank that refused another step"},
-        "plan_hash");
-  }
-  if (header.step != step) return reject({Code::mismatch, "a payload of another step"}, "step");
-  if (header.rank != static_cast<std::uint32_t>(sender)) {
-    return reject({Code::corrupt_payload, "a payload with another sender's rank"}, "rank");
-  }
-  std::uint16_t const expected_round =
-      static_cast<std::uint16_t>(round | (owned ? kOwnedRound : 0));
-  if (header.round != expected_round || header.sequence != r.sequence + (owned ? 1u : 0u)) {
-    return reject({Code::mismatch, "a payload of another round"}, "round");
-  }
-  if (header.status != 0)
-    return reject({Code::peer_failed, "a rank reports that it failed"}, "status");
-  if (header.num_elements != letter.num_elements || header.num_pieces != letter.pieces.size()) {
-    return reject({Code::mismatch, "a payload for another number of elements"}, "num_elements");
-  }
-  if ((header.flags & kFlagNonFinite) != 0) {
-    parcel.found_nonfinite = true;
-    if (parcel.nonfinite_rank < 0) parcel.nonfinite_rank = sender;
-  }
-  return {};
-}
-
-Status Hook::Impl::decode_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
-                                 int sender, ConstBytes payload, double factor,
-                                 bool into_shard) noexcept {
-  Stopwatch const watch(parcel.decode_seconds);
-  TraceRange range(observer.get(), "decode", parcel.bucket);
-  range.set_bytes(payload.size());
-  PayloadHeader header;
-  GRADSIEVE_RETURN_IF_ERROR(open(parcel, round, owned, sender, payload, letter, header));
-  Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
-  std::span<float> shard{reinterpret_cast<float*>(r.sum.data()), r.sum.size() / sizeof(float)};
-  wire::PieceReader reader(payload, header);
-  Status status;
-  for (Piece const& piece : letter.pieces) {
-    ConstBytes body;
-    if (status = reader.next(body); !status.ok()) break;
-    std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
-    TensorView const target =
-        into_shard ? TensorView(shard.first(count)) : accumulator(parcel, piece);
-    if (into_shard) shard = shard.subspan(count);
-    ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
-    status = parcel.compressor().decode_add(ctx, round, piece.info, body, factor,
-                                            parcel.lanes[piece.lane].state(), target);
-    if (!status.ok()) break;
-  }
-  if (status.ok()) status = reader.finish();
-  if (!status.ok()) blame(parcel, status, sender, "body");
-  return status;
-}
-
-// What the bucket holds in the end, in its own type; NaN (or zeros) where a gradient was not
-// finite.
-Status Hook::Impl::deliver(Parcel& parcel) noexcept {
-  Stopwatch const watch(parcel.decode_seconds);
-  ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
-  if (parcel.found_nonfinite && options.on_nonfinite == OnNonFinite::error) {
-    Status const status{Code::non_finite, "a gradient element of some rank is NaN or infinite"};
-    blame(parcel, status, parcel.nonfinite_rank, "gradient");
-    return status;
-  }
-  for (Lane const& lane : parcel.lanes) {
-    TensorView const target = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
-    TensorView const result = accumulator(parcel, whole(lane));
-    if (parcel.found_nonfinite) {
-      bool const nan = options.on_nonfinite == OnNonFinite::propagate;
-      if (result.dtype == DType::f64) {
-        std::ranges::fill(result.as<double>(),
-                          nan ? std::numeric_limits<double>::quiet_NaN() : 0.0);
-      } else {
-        std::ranges::fill(result.as<float>(), nan ? std::bit_cast<float>(0x7fc00000u) : 0.0F);
-      }
-    }
-    if (!parcel.widened.empty()) kernels::narrow(ctx, result.as<float>(), false, target);
-  }
   return {};
 }
 
