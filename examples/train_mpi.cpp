@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plain MPI training loop that calls gradsieve between backward and update.
-#include <cstdio>
+#include <iostream>
 #include <random>
 #include <vector>
 
@@ -70,10 +70,9 @@ int main(int argc, char** argv) {
       for (std::size_t f = 0; f < kFeatures; ++f) weights[f] -= kLearningRate * gradient[f];
     }
     // [end: hook]
-    if (transport->rank() == 0) {
-      std::printf("loss %.4f -> %.4f, %.0f bytes sent by rank 0\n", first, last,
-                  static_cast<double>(hook.bucket_stats()[0].total_wire_bytes));
-    }
+    if (transport->rank() == 0)
+      std::cout << "loss " << first << " -> " << last
+                << ", sent by rank 0: " << hook.bucket_stats()[0].total_wire_bytes << " bytes\n";
   }
   MPI_Finalize();
   return last < 0.5 * first ? 0 : 1;

@@ -73,6 +73,32 @@ TEST(SparseExchange, AddsRepeatsInTheOrderOfTheInput) {
   expect_sum(1, 12, 1.0F, input, {1, 3, 9}, {4, 0, 5});
 }
 
+TEST(SparseExchange, SparseC36RepeatsAddUpAndNoneIsDropped) {
+  auto const input = [](int rank) {
+    return rank == 0 ? Pair{{2, 2, 4}, {1.0F, 2.5F, -1.0F}} : Pair{};
+  };
+  expect_sum(2, 5, 1.0F, input, {2, 4}, {3.5F, -1.0F});
+
+  constexpr std::size_t kPairs = 1'000'000;
+  Indices indices(kPairs);
+  Values values(kPairs);
+  Values sums(100);
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    indices[i] = (i * 37 + i / 100) % 100;
+    values[i] = static_cast<float>(i % 7) - 2.0F;  // sums stay integers below 2^24: exact
+    sums[indices[i]] += values[i];
+  }
+  Indices all(100);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  for (float& sum : sums) sum *= 2.0F;
+  expect_sum(
+      2, 1'000'000'000, 1.0F,
+      [&](int) {
+        return Pair{indices, values};
+      },
+      all, sums);
+}
+
 TEST(SparseExchange, SparseC37AnEmptyRankTakesPart) {
   // Row 1 of a 5×2 embedding gradient; the mean of nothing and [2, 4].
   auto const input = [](int rank) { return rank == 0 ? Pair{} : Pair{{2, 3}, {2, 4}}; };

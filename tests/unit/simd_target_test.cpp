@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "gradsieve/context.hpp"
+#include "gradsieve/hook.hpp"
+#include "gradsieve/transport.hpp"
 
 namespace gradsieve {
 namespace {
@@ -66,6 +68,27 @@ TEST_F(SimdTargetTest, AnUnknownNameInTheVariableIsAnErrorThatListsTheNames) {
   } catch (Error const& error) {
     EXPECT_EQ(error.code(), Code::invalid_argument);
     EXPECT_STREQ(error.what(), "GRADSIEVE_SIMD is 'sse9'; expected one of: portable, avx2, avx512");
+  }
+}
+
+TEST_F(SimdTargetTest, AHookIsNotMadeUnderAWrongVariable) {
+  LocalGroup group(1);
+  auto const code_under = [&](char const* name) {
+    ::setenv("GRADSIEVE_SIMD", name, 1);
+    try {
+      Hook const hook(group.transport(0), {.rules = {{"*", "none"}}});
+      return Code::ok;
+    } catch (Error const& error) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      return error.code();
+    }
+  };
+
+  EXPECT_EQ(code_under("avx-512"), Code::invalid_argument);
+  EXPECT_EQ(code_under("portable"), Code::ok);
+  for (SimdTarget const target : {SimdTarget::avx2, SimdTarget::avx512}) {
+    Code const expected = is_supported(target) ? Code::ok : Code::unsupported;
+    EXPECT_EQ(code_under(simd_target_name(target).data()), expected);
   }
 }
 

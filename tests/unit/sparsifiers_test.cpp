@@ -171,6 +171,23 @@ TEST(Threshold, C10WaitsUntilItIsReached) {
   EXPECT_NEAR(sent, 6.0, 1e-5);
 }
 
+TEST(Threshold, C07APieceBeyondTheLimitIsRefusedBeforeAnythingIsTouched) {
+  Chain const chain = make_chain("threshold(value=0.5) ; feedback=residual");
+  TensorInfo const piece = whole_tensor("w", kMaxPieceElements + 1);
+  Workspace workspace;
+  StepWords words;
+  std::uint64_t num_bytes = 77;
+  ExecContext const ctx{.workspace = &workspace, .words = &words};
+
+  Status const status = chain.compressor->encode_with_residual(
+      ctx, 0, piece, ConstTensorView(nullptr, piece.num_elements, DType::f32), {}, {},
+      Body({}, &num_bytes));
+
+  EXPECT_EQ(status.code(), Code::invalid_argument);
+  EXPECT_NE(std::string(status.message()).find("kMaxPieceElements"), std::string::npos);
+  EXPECT_EQ(num_bytes, 77U);
+}
+
 TEST(Threshold, C10EqualityTravels) {
   SimulatedRanks ranks = ranks_of("threshold(value=0.5, max_density=1) ; feedback=residual", 3);
 
