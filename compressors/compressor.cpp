@@ -46,6 +46,14 @@ Status check_place(void const* body) noexcept {
                  : Status{Code::invalid_argument, "a body starts at a multiple of 4 bytes"};
 }
 
+bool has_room(Compressor const& compressor, ExecContext const& ctx, int round,
+              TensorInfo const& piece, Body body) noexcept {
+  RoundInfo const info = compressor.round(round, piece);
+  return body.capacity_bytes() >= (info.exchange == ExchangeKind::sum
+                                       ? compressor.sum_bytes(round, piece, ctx.words->step)
+                                       : info.capacity_bytes);
+}
+
 bool is_f32_or_f64(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::f64; }
 
 /// The last word on what an encoder wrote: nothing if it failed, and never past its capacity.
@@ -97,6 +105,10 @@ Status Compressor::encode_with_residual(ExecContext const& ctx, int round, Tenso
   GRADSIEVE_RETURN_IF_ERROR(check_place(body.data()));
   static_cast<void>(body.resize(0));
   if (piece.num_elements == 0) return {};
+  if (!has_room(*this, ctx, round, piece, body)) {
+    if (!is_f64 && round == 0) ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+    return {Code::capacity_exceeded, "the body has less room than its round asks for"};
+  }
   Status const status =
       is_f64 ? do_encode_f64(ctx, piece, gradient.as<double>(), body)
              : do_encode_with_residual(ctx, round, piece, gradient, residual, state, body);

@@ -38,12 +38,12 @@ h3 { margin: 0 0 2px; font-size: 14.5px; font-weight: 650; }
 .scroll { overflow-x: auto; margin-top: 14px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
 table { width: 100%; border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { color: var(--muted); font-weight: 500; font-size: 12.5px; text-align: right; vertical-align: bottom; }
-th, td { padding: 8px 12px; white-space: nowrap; }
+th, td { padding: 8px 10px; white-space: nowrap; }
 td { text-align: right; border-top: 1px solid var(--rule); }
 th:first-child, td:first-child { text-align: left; padding-left: 18px; }
 th:last-child, td:last-child { padding-right: 18px; }
 tr.model th { padding-top: 14px; padding-bottom: 6px; text-align: left; color: var(--ink); font-size: 13.5px; font-weight: 650; border-top: 1px solid var(--rule); }
-td.spec { min-width: 372px; white-space: normal; }
+td.spec { min-width: 280px; white-space: normal; overflow-wrap: anywhere; }
 small { color: var(--muted); font-size: 0.86em; }
 td small { display: block; line-height: 1.25; }
 .swatch { display: inline-block; width: 11px; height: 11px; margin-right: 9px; border-radius: 3px; background: currentColor; }
