@@ -49,9 +49,10 @@ Status check_place(void const* body) noexcept {
 bool has_room(Compressor const& compressor, ExecContext const& ctx, int round,
               TensorInfo const& piece, Body body) noexcept {
   RoundInfo const info = compressor.round(round, piece);
-  return body.capacity_bytes() >= (info.exchange == ExchangeKind::sum
-                                       ? compressor.sum_bytes(round, piece, ctx.words->step)
-                                       : info.capacity_bytes);
+  if (info.exchange != ExchangeKind::sum) return body.capacity_bytes() >= info.capacity_bytes;
+  // The step is a device word there, and who gave the body has asked for its size.
+  if (ctx.backend == Backend::cuda) return true;
+  return body.capacity_bytes() >= compressor.sum_bytes(round, piece, ctx.words->step);
 }
 
 bool is_f32_or_f64(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::f64; }
@@ -106,7 +107,7 @@ Status Compressor::encode_with_residual(ExecContext const& ctx, int round, Tenso
   static_cast<void>(body.resize(0));
   if (piece.num_elements == 0) return {};
   if (!has_room(*this, ctx, round, piece, body)) {
-    if (!is_f64 && round == 0) ctx.words->flags |= kernels::compensate(ctx, gradient, residual);
+    if (!is_f64 && round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
     return {Code::capacity_exceeded, "the body has less room than its round asks for"};
   }
   Status const status =
