@@ -75,7 +75,7 @@ endif()
 gsv_resolve(GRADSIEVE_C "${nlohmann_json_FOUND}" "libgsv.so"
   "nlohmann-json was not found; Debian's package is nlohmann-json3-dev.")
 
-gsv_resolve(GRADSIEVE_PYTHON FALSE "" "this version has no Python bindings yet.")
+gsv_resolve(GRADSIEVE_PYTHON "${GRADSIEVE_WITH_C}" "the package in bindings/python, over libgsv.so" "libgsv.so is left out.")
 
 gsv_wanted(GRADSIEVE_TESTS wanted)
 if(wanted)

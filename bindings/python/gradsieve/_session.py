@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps, schedules and checkpoints around a hook: what all exchanges in Python share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradsieve._comm import Comm
+from gradsieve._hook import Hook, StepResult, Tensor, choice
+from gradsieve.spec import Rules, canonical, rule_pairs
+
+STATE_VERSION = 1
+
+
+class Session:
+    """A hook, the number of its next step, and what waits for it."""
+
+    def __init__(self, comm: Comm, rules: Rules, **options: Any) -> None:
+        self.comm = comm
+        self.rank = comm.rank
+        self.world_size = comm.world_size
+        self.hook = Hook(comm, rules, **options)
+        self.step = 0
+        self.planned: list[Tensor] = []
+        self._next_rules: list[tuple[int, Rules]] = []
+        self._waiting_state: tuple[list[bytes], str] | None = None
+        self._committed = False
+        self.in_step = False
+
+    def plan(self, tensors: Sequence[Tensor], buckets: Sequence[Sequence[int]]) -> None:
+        self.hook.plan(tensors, buckets)
+        self.planned = list(tensors)
+        self._committed = False
+        if self._waiting_state is not None:
+            states, on_world_change = self._waiting_state
+            self.hook.load_state(states, on_world_change)
+            self._waiting_state = None
+
+    def begin(self, loss_scale: float = 1.0) -> None:
+        while self._next_rules and self._next_rules[0][0] <= self.step:
+            self.hook.set_rules(self._next_rules.pop(0)[1])
+            self._committed = False
+        self.hook.begin(self.step, loss_scale)
+        self.in_step = True
+
+    def finish(self) -> StepResult:
+        self._committed = False
+        self.in_step = False
+        self.step += 1
+        result = self.hook.finish()
+        self._committed = result.committed
+        return result
+
+    def refuse(self) -> bool:
+        """Undoes the last step if it was committed; whether it was."""
+        if not self._committed:
+            return False
+        self.hook.refuse()
+        self._committed = False
+        return True
+
+    def set_rules(self, rules: Rules, at_step: int | None = None) -> None:
+        """Other rules from step `at_step` on (None: the next). The same call on all ranks."""
+        for _, spec in rule_pairs(rules):
+            canonical(spec)  # a wrong one is an error here and now
+        first = self.step if at_step is None else at_step
+        if first < self.step:
+            raise ValueError(f"at_step is {at_step}; expected {self.step}, the next step, or later")
+        self._next_rules.append((first, rules))
+        self._next_rules.sort(key=lambda entry: entry[0])
+
+    def residual(self, tensor: str) -> Any:
+        for known in self.planned:
+            if known.name == tensor:
+                return self.hook.residual(tensor, known.num_elements)
+        raise KeyError(f"{tensor!r} is no tensor of the plan")
+
+    # ------------------------------------------------------------------------------- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything this rank must keep to resume bit for bit. Between steps; save one per rank."""
+        if not self.planned:
+            raise RuntimeError("there is no state before the first step")
+        return {
+            "version": STATE_VERSION,
+            "step": self.step,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "state": self.hook.save_state(),
+        }
+
+    def load_state_dict(
+        self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]], on_world_change: str
+    ) -> None:
+        """This rank's own dictionary, or those of all old ranks, in any order."""
+        choice("on_world_change", on_world_change)
+        given = [states] if isinstance(states, Mapping) else list(states)
+        _check_states(given)
+        given.sort(key=lambda state: state["rank"])
+        old_size = given[0]["world_size"]
+        if old_size == self.world_size:
+            given = [state for state in given if state["rank"] == self.rank]
+            if not given:
+                raise ValueError(
+                    f"the state of rank {self.rank} is missing; expected the one this rank saved"
+                )
+        elif on_world_change == "error":
+            raise ValueError(
+                f"the state was saved by {old_size} ranks and there are {self.world_size}; expected "
+                'on_world_change="redistribute" with the states of all old ranks, or "reset"'
+            )
+        elif on_world_change == "redistribute" and len(given) != old_size:
+            raise ValueError(
+                f"{len(given)} states are given; to redistribute those of all {old_size} old ranks "
+                "are needed"
+            )
+        blobs = [bytes(state["state"]) for state in given]
+        if self.planned:
+            self.hook.load_state(blobs, on_world_change)
+            self._committed = False
+        else:
+            self._waiting_state = (blobs, on_world_change)  # the plan comes with the first step
+        self.step = given[0]["step"]
+
+
+def _check_states(states: Sequence[Mapping[str, Any]]) -> None:
+    keys = {"version", "step", "rank", "world_size", "state"}
+    if not states or any(not keys <= set(state) for state in states):
+        raise ValueError(f"expected what state_dict() returned, with {', '.join(sorted(keys))}")
+    if any(state["version"] != STATE_VERSION for state in states):
+        raise ValueError(f"the state is of another version; expected {STATE_VERSION}")
+    if len({(state["step"], state["world_size"]) for state in states}) > 1:
+        raise ValueError("the states are of different steps or runs; expected one checkpoint")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Point-to-point messages of torch process groups as a transport."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradsieve import _abi
+from gradsieve._transport import Transport, TransportError
+
+# A message's first frame: its length, then as much of it as fits. gloo ends the process when more
+# comes than was asked for; a receive of a whole frame can never be too small, and what follows is
+# asked for once its length is known.
+_LENGTH_BYTES = 8
+_FRAME_BYTES = 1 << 16
+_FIRST_BYTES = _FRAME_BYTES - _LENGTH_BYTES
+
+_DTYPES = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16, 3: torch.float64}
+
+
+class _Send:
+    def __init__(self, works: list[Any], frame: torch.Tensor, num_bytes: int) -> None:
+        self.works = works
+        self.frame = frame
+        self.num_bytes = num_bytes
+
+
+class _Receive:
+    def __init__(
+        self, work: Any, frame: torch.Tensor, place: tuple[int, int, int], at: tuple[int, int]
+    ) -> None:
+        self.work = work
+        self.frame = frame
+        self.place = place  # channel, peer, tag
+        self.at = at  # address, capacity
+
+
+class GroupTransport(Transport):
+    """Two groups of gloo, made for this transport alone: one for each channel.
+
+    After a deadline has passed gloo closes its connections: the transport is over, and so is the
+    run. The control group is another, so that the vote can still name the rank that is gone.
+    """
+
+    name = "torch"
+
+    def __init__(self, process_group: Any, timeout: float) -> None:
+        ranks = dist.get_process_group_ranks(process_group)
+        super().__init__(dist.get_rank(process_group), len(ranks))
+        # Our own deadlines come first; gloo's is for what nobody waits for.
+        limit = datetime.timedelta(seconds=4 * timeout + 60)
+        everyone = len(ranks) == dist.get_world_size()
+        self._groups = [
+            dist.new_group(
+                ranks, timeout=limit, backend="gloo", use_local_synchronization=not everyone
+            )
+            for _ in range(2)
+        ]
+        self._frames: list[torch.Tensor] = []
+        self._aborted = False
+
+    def _frame(self) -> torch.Tensor:
+        return self._frames.pop() if self._frames else torch.empty(_FRAME_BYTES, dtype=torch.uint8)
+
+    def _group(self, channel: int) -> Any:
+        if self._aborted:
+            raise TransportError("this rank has aborted", _abi.ABORTED)
+        return self._groups[channel]
+
+    def send(self, channel: int, peer: int, tag: int, address: int, num_bytes: int) -> _Send:
+        group = self._group(channel)
+        frame = self._frame()
+        first = min(num_bytes, _FIRST_BYTES)
+        start = frame.data_ptr()
+        ctypes.c_uint64.from_address(start).value = num_bytes
+        ctypes.memmove(start + _LENGTH_BYTES, address, first)
+        works = [group.send([frame[: _LENGTH_BYTES + first]], peer, 2 * tag)]
+        if first < num_bytes:
+            rest = _memory(address + first, num_bytes - first)
+            works.append(group.send([rest], peer, 2 * tag + 1))
+        return _Send(works, frame, num_bytes)
+
+    def receive(self, channel: int, peer: int, tag: int, address: int, capacity: int) -> _Receive:
+        frame = self._frame()
+        work = self._group(channel).recv([frame], peer, 2 * tag)
+        return _Receive(work, frame, (channel, peer, tag), (address, capacity))
+
+    def wait(self, operation: _Send | _Receive, timeout: float) -> int:
+        # gloo takes 0 for ever.
+        limit = datetime.timedelta(milliseconds=max(1, math.ceil(timeout * 1000)))
+        try:
+            if isinstance(operation, _Send):
+                for work in operation.works:
+                    work.wait(limit)
+                num_bytes = operation.num_bytes
+            else:
+                num_bytes = self._finish_receive(operation, limit)
+        except RuntimeError as error:
+            raise self._error(error) from None
+        self._frames.append(operation.frame)
+        return num_bytes
+
+    def _finish_receive(self, operation: _Receive, limit: datetime.timedelta) -> int:
+        operation.work.wait(limit)
+        start = operation.frame.data_ptr()
+        num_bytes = ctypes.c_uint64.from_address(start).value
+        address, capacity = operation.at
+        if num_bytes > capacity:
+            raise TransportError(
+                f"a message of {num_bytes} bytes came where {capacity} were expected",
+                _abi.CAPACITY_EXCEEDED,
+            )
+        first = min(num_bytes, _FIRST_BYTES)
+        ctypes.memmove(address, start + _LENGTH_BYTES, first)
+        if first < num_bytes:
+            channel, peer, tag = operation.place
+            rest = _memory(address + first, num_bytes - first)
+            self._group(channel).recv([rest], peer, 2 * tag + 1).wait(limit)
+        return num_bytes
+
+    def _error(self, error: RuntimeError) -> Exception:
+        if self._aborted:
+            return TransportError("this rank has aborted", _abi.ABORTED)
+        text = str(error).partition("] ")[2] or str(error)
+        text = text.partition(". This is typically")[0]
+        if "Timed out" in text:
+            return TimeoutError(text)
+        return TransportError(text)
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def dense_all_reduce(self, address: int, num_elements: int, dtype: int) -> None:
+        memory = _memory(address, num_elements * _DTYPES[dtype].itemsize).view(_DTYPES[dtype])
+        dist.all_reduce(memory, group=self._group(0))
+
+
+def _memory(address: int, num_bytes: int) -> torch.Tensor:
+    """The library's bytes as a tensor, without a copy."""
+    return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)

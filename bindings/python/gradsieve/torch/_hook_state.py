@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the communication hook for DistributedDataParallel knows and does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gradsieve._comm import Comm
+from gradsieve._hook import Stats
+from gradsieve._session import Session
+from gradsieve.errors import GradsieveError
+from gradsieve.spec import Rules
+from gradsieve.torch._group_transport import GroupTransport
+from gradsieve.torch._sparse import reduce_sparse
+from gradsieve.torch._tensors import Names, check_device, desc_of, dtype_name
+from gradsieve.torch._worker import Worker
+
+# DDP lays its buckets anew after the first backward pass. What was seen in two is taken for granted.
+_PASSES_UNTIL_TRUSTED = 2
+
+
+class _Bucket(NamedTuple):
+    """One bucket of DDP in one backward pass."""
+
+    index: int
+    names: tuple[str, ...]
+    parameters: tuple[torch.Tensor, ...]
+    buffer: torch.Tensor
+    future: torch.futures.Future[Any]
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.buffer.layout != torch.strided
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        if self.is_sparse:
+            return (self.index, self.names, "sparse")
+        return (self.index, self.names, dtype_name(self.buffer), self.buffer.numel())
+
+
+class HookState:
+    """What `hook` needs to know and remembers: one per model and process.
+
+    `rules`: a spec for all tensors, or ordered (glob, spec) pairs over parameter names.
+    `process_group`: DDP's; None is the default group. Two groups of gloo over the same ranks are
+    made for the exchange alone, so this is collective. `named_parameters`: of the wrapped model;
+    the names are the keys of the residuals.
+
+    `grad_scaler`: the torch.amp.GradScaler in use. Residuals then follow its scale, a step that it
+    skips is taken back on all ranks, and rollback is "exact". `timeout`: seconds that an exchange
+    may take; the vote has twice as long. `link`: (bits per second, seconds of latency) of a slow
+    network to imitate. Also: rollback ("merge", "exact"), on_nonfinite ("propagate", "skip",
+    "error"), seed, num_threads, strict.
+
+    With GRADSIEVE_DISABLE=1 gradients go the way they go without a hook, bit for bit.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        process_group: Any = None,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+        *,
+        grad_scaler: Any = None,
+        rollback: str | None = None,
+        timeout: float = 30.0,
+        link: tuple[float, float] | None = None,
+        **options: Any,
+    ) -> None:
+        if named_parameters is None:
+            raise TypeError("named_parameters is missing; expected model.named_parameters()")
+        self._group = process_group if process_group is not None else dist.group.WORLD
+        self._names = Names(named_parameters)
+        self._scaler = grad_scaler
+        self._scale = 1.0
+        self.disabled = os.environ.get("GRADSIEVE_DISABLE") == "1"
+        transport = GroupTransport(self._group, timeout)
+        self._comm = Comm.of_transport(transport)
+        if link is not None:
+            self._comm = self._comm.limited(*link)
+        self._session = Session(
+            self._comm,
+            rules,
+            rollback=rollback or ("exact" if grad_scaler is not None else "merge"),
+            timeout=timeout,
+            progress_thread=False,  # the worker drives exchanges, and waits for nothing else
+            **options,
+        )
+        self._worker = Worker("gradsieve")
+        self._layout: list[tuple[Any, ...]] = []  # as planned
+        self._passes = 0  # with this layout
+        self._pass: list[_Bucket] = []  # of the backward pass that is running
+        self._collecting = False
+        self._failure: GradsieveError | None = None
+
+    # ------------------------------------------------------------------------------ one bucket
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The hook: starts a bucket; the future is complete when the mean is in it."""
+        buffer = bucket.buffer()
+        if self.disabled:
+            return self._reduce_dense(buffer)
+        check_device(buffer)
+        if self._failure is not None:
+            raise self._failure
+        parameters = tuple(bucket.parameters())
+        names = tuple(self._names.of(parameter) for parameter in parameters)
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        arrived = _Bucket(bucket.index(), names, parameters, buffer, future)
+        result = future.then(_value)
+        if not self._pass:
+            self._collecting = not self._expected(arrived)
+            if not self._collecting:
+                self._begin()
+        elif not self._collecting and not self._expected(arrived):
+            raise self._fail(_layout_error())
+        self._pass.append(arrived)
+        is_last = bucket.is_last()
+        if not self._collecting:
+            self._start(arrived, is_last)
+        elif is_last:
+            self._start_collected()
+        if is_last:
+            self._pass = []
+        return result
+
+    def _expected(self, arrived: _Bucket) -> bool:
+        place = len(self._pass)
+        return (
+            self._passes >= _PASSES_UNTIL_TRUSTED
+            and place < len(self._layout)
+            and self._layout[place] == arrived.layout
+        )
+
+    def _start_collected(self) -> None:
+        """All buckets of a pass whose layout may be new, one after another."""
+        buckets = self._pass
+        layout = [bucket.layout for bucket in buckets]
+        try:
+            if layout != self._layout:
+                self._layout = []
+                self._plan(buckets)
+                self._layout = layout
+                self._passes = min(self._passes, 1)
+            self._begin()
+            for bucket in buckets:
+                self._start(bucket, bucket is buckets[-1])
+        except GradsieveError as error:
+            # DDP waits for the futures that it was given before.
+            self._fail(error)
+            for bucket in buckets:
+                if not bucket.future.done():
+                    bucket.future.set_result(error)
+            return
+        self._passes += 1
+
+    def _plan(self, buckets: Sequence[_Bucket]) -> None:
+        tensors, positions = [], []
+        for bucket in buckets:
+            first = len(tensors)
+            if not bucket.is_sparse:
+                kind = dtype_name(bucket.buffer)
+                tensors += [
+                    desc_of(name, parameter, kind)
+                    for name, parameter in zip(bucket.names, bucket.parameters)
+                ]
+            positions.append(list(range(first, len(tensors))))
+        self._session.plan(tensors, positions)
+
+    def _begin(self) -> None:
+        try:
+            if self._scaler is not None:
+                scale = float(self._scaler.get_scale())
+                if scale < self._scale:  # the scaler has skipped the step before
+                    self._session.refuse()
+                self._scale = scale
+            self._session.begin(self._scale)
+        except GradsieveError as error:
+            raise self._fail(error) from None
+
+    def _start(self, bucket: _Bucket, is_last: bool) -> None:
+        """Encodes on this thread; the worker waits for the exchange."""
+        place = self._layout.index(bucket.layout)
+        event = None
+        error: GradsieveError | None = None
+        if not bucket.is_sparse:
+            try:
+                event = self._session.hook.reduce(
+                    place,
+                    bucket.buffer.data_ptr(),
+                    bucket.buffer.numel(),
+                    dtype_name(bucket.buffer),
+                )
+            except GradsieveError as raised:
+                error = raised  # a bucket that failed still takes part
+
+        def complete() -> None:
+            result: Any = bucket.buffer
+            try:
+                if error is not None and not is_last:
+                    raise error
+                if event is not None:
+                    self._session.hook.wait(event)
+                elif error is None:
+                    result = reduce_sparse(bucket.buffer, self._comm, place)
+                if is_last:
+                    self._session.finish()
+            except Exception as raised:
+                result = self._finish_failed(raised, is_last)
+            bucket.future.set_result(result)
+
+        self._worker.submit(complete)
+
+    def _finish_failed(self, error: Exception, is_last: bool) -> Exception:
+        """The last bucket votes whatever has happened, so that all ranks know."""
+        if is_last and self._session.in_step:
+            try:
+                self._session.finish()
+            except GradsieveError as voted:
+                error = voted
+        if isinstance(error, GradsieveError):
+            return self._fail(error)
+        return error
+
+    def _fail(self, error: GradsieveError) -> GradsieveError:
+        if self._failure is None:
+            self._failure = error
+        self._pass = []
+        return error
+
+    def _reduce_dense(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """What DDP does without a hook."""
+        buffer.mul_(1.0 / dist.get_world_size(self._group))
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    # --------------------------------------------------------------------------- between steps
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._session.step
+
+    def refuse(self) -> bool:
+        """Takes the last step back, if it was committed: for a trainer that skips its update.
+
+        All ranks, before the next backward pass. A GradScaler given to HookState does it itself.
+        """
+        return self._session.refuse()
+
+    def set_rules(self, rules: Rules, at_step: int | None = None) -> None:
+        """Other rules from step `at_step` on (None: the next). All ranks; residuals stay."""
+        self._session.set_rules(rules, at_step)
+
+    def stats(self, of: str = "tensors") -> list[Stats]:
+        """Counters per tensor, or per bucket with of="buckets", after a backward pass."""
+        return self._session.hook.stats(of)
+
+    def describe(self) -> str:
+        """What is sent how, for people."""
+        return self._session.hook.describe()
+
+    def residual(self, name: str) -> torch.Tensor:
+        """What of a parameter's gradient was not sent yet, flat."""
+        return torch.frombuffer(self._session.residual(name), dtype=torch.float32).clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank must keep to resume bit for bit: save one per rank, beside the model."""
+        state = self._session.state_dict()
+        blob = torch.frombuffer(bytearray(state["state"]), dtype=torch.uint8)
+        return {**state, "state": blob, "scale": self._scale}
+
+    def load_state_dict(
+        self,
+        states: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        on_world_change: str = "error",
+    ) -> None:
+        """This rank's own dictionary, or a list of all old ranks' for another number of ranks.
+
+        `on_world_change`: "error"; "redistribute", which keeps the sum of the residuals; "reset".
+        """
+        given = [states] if isinstance(states, Mapping) else list(states)
+        plain = [{**state, "state": bytes(state["state"].numpy())} for state in given]
+        self._session.load_state_dict(plain, on_world_change)
+        self._scale = float(plain[0].get("scale", 1.0))
+
+    def close(self) -> None:
+        """Ends the worker thread, after the exchanges that are under way."""
+        self._worker.close()
+
+
+def _value(future: torch.futures.Future[Any]) -> torch.Tensor:
+    """Raises what went wrong: torch hands the exception of a callback on, to backward()."""
+    value = future.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+def _layout_error() -> GradsieveError:
+    return GradsieveError(
+        "DDP changed its buckets in the middle of a backward pass; expected those of the pass "
+        "before. A model that is wrapped anew needs a HookState of its own",
+        "invalid_usage",
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse gradients of embeddings: rows with given indices."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from gradsieve import _abi
+from gradsieve._comm import Comm
+from gradsieve._library import library
+from gradsieve.errors import check
+
+_FIRST_TAG = 0x20000000  # beyond those of hooks
+
+
+def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tensor:
+    """The mean over all ranks of a sparse COO gradient, as one. Ranks may bring different rows."""
+    gradient = gradient.coalesce()
+    if gradient.sparse_dim() != 1:
+        raise TypeError(
+            f"a sparse gradient has {gradient.sparse_dim()} sparse dimensions; expected 1, the rows"
+        )
+    rows = gradient.indices()[0]
+    values = gradient.values().to(torch.float32).reshape(rows.numel(), -1)
+    width = max(1, values.shape[1]) if rows.numel() else _width(gradient)
+    flat = (rows.unsqueeze(1) * width + torch.arange(width)).reshape(-1).contiguous()
+    values = values.reshape(-1).contiguous()
+    options = _abi.SparseOptions(tag=_FIRST_TAG + place)
+    answer = _abi.Handle()
+    check(
+        library().gsvSparseAllReduce(
+            flat.data_ptr(),
+            values.data_ptr(),
+            flat.numel(),
+            gradient.shape[0] * width,
+            1.0 / comm.world_size,
+            ctypes.byref(answer),
+            ctypes.byref(options),
+            comm.handle,
+            None,
+        )
+    )
+    try:
+        indices, summed = _list(answer)
+    finally:
+        library().gsvSparseDestroy(answer)
+    found_rows = indices.reshape(-1, width)[:, 0] // width
+    shape = (found_rows.numel(), *gradient.shape[1:])
+    result = summed.reshape(shape).to(gradient.dtype)
+    return torch.sparse_coo_tensor(
+        found_rows.unsqueeze(0), result, gradient.shape, is_coalesced=True
+    )
+
+
+def _width(gradient: torch.Tensor) -> int:
+    return max(1, gradient.shape[1:].numel())
+
+
+def _list(answer: _abi.Handle) -> tuple[torch.Tensor, torch.Tensor]:
+    indices, values, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    check(
+        library().gsvSparseGet(
+            answer, 0, ctypes.byref(indices), ctypes.byref(values), ctypes.byref(count)
+        )
+    )
+    if count.value == 0:
+        return torch.empty(0, dtype=torch.int64), torch.empty(0)
+    wide = (ctypes.c_int64 * count.value).from_address(indices.value or 0)
+    narrow = (ctypes.c_float * count.value).from_address(values.value or 0)
+    return (
+        torch.frombuffer(wide, dtype=torch.int64).clone(),
+        torch.frombuffer(narrow, dtype=torch.float32).clone(),
+    )
