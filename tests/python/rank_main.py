@@ -17,12 +17,16 @@ import torch.distributed as dist
 def names_of(module: str, num_ranks: int) -> list[str]:
     """The checks of a module for this many ranks, in the order of the file."""
     content = vars(importlib.import_module(module))
-    checks = [name for name in content if name.startswith("check_")]
+    checks = [
+        name
+        for name, check in content.items()
+        if name.startswith("check_") and check.__module__ == module
+    ]
     return [name for name in checks if num_ranks in getattr(content[name], "ranks", (2,))]
 
 
 def main(module: str, folder: str, only: str = "") -> None:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     rank = dist.get_rank()
     content = vars(importlib.import_module(module))
     results = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import math
+import uuid
 from typing import Any
 
 import torch
@@ -55,13 +56,10 @@ class GroupTransport(Transport):
         super().__init__(dist.get_rank(process_group), len(ranks))
         # Our own deadlines come first; gloo's is for what nobody waits for.
         limit = datetime.timedelta(seconds=4 * timeout + 60)
-        everyone = len(ranks) == dist.get_world_size()
-        self._groups = [
-            dist.new_group(
-                ranks, timeout=limit, backend="gloo", use_local_synchronization=not everyone
-            )
-            for _ in range(2)
-        ]
+        if len(ranks) == dist.get_world_size():
+            self._groups = [dist.new_group(timeout=limit, backend="gloo") for _ in range(2)]
+        else:
+            self._groups = _groups_of_some(process_group, limit)
         self._frames: list[torch.Tensor] = []
         self._aborted = False
 
@@ -138,7 +136,23 @@ class GroupTransport(Transport):
 
     def dense_all_reduce(self, address: int, num_elements: int, dtype: int) -> None:
         memory = _memory(address, num_elements * _DTYPES[dtype].itemsize).view(_DTYPES[dtype])
-        dist.all_reduce(memory, group=self._group(0))
+        self._group(0).allreduce([memory]).wait()
+
+
+def _groups_of_some(process_group: Any, limit: datetime.timedelta) -> list[Any]:
+    """Two groups over the ranks of another, without those that are not in it.
+
+    new_group names a group by how many there have been before, which ranks count differently as
+    soon as one of them is in fewer groups.
+    """
+    names = [f"gradsieve/{uuid.uuid4()}"]
+    dist.broadcast_object_list(names, group=process_group, group_src=0)
+    store = dist.distributed_c10d._get_default_store()
+    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+    return [
+        dist.ProcessGroupGloo(dist.PrefixStore(f"{names[0]}/{channel}", store), rank, size, limit)
+        for channel in range(2)
+    ]
 
 
 def _memory(address: int, num_bytes: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradsieve._comm import Comm
-from gradsieve._hook import Stats
+from gradsieve._hook import Stats, Tensor
 from gradsieve._session import Session
 from gradsieve.errors import GradsieveError
 from gradsieve.spec import Rules
@@ -36,6 +36,10 @@ class _Bucket(NamedTuple):
     @property
     def is_sparse(self) -> bool:
         return self.buffer.layout != torch.strided
+
+    def slices(self) -> list[torch.Tensor]:
+        """The flat buffer, cut by parameter."""
+        return list(self.buffer.split([parameter.numel() for parameter in self.parameters]))
 
     @property
     def layout(self) -> tuple[Any, ...]:
@@ -95,6 +99,7 @@ class HookState:
         self._worker = Worker("gradsieve")
         self._layout: list[tuple[Any, ...]] = []  # as planned
         self._passes = 0  # with this layout
+        self._resumed: list[list[str]] = []  # names by bucket, of a checkpoint
         self._pass: list[_Bucket] = []  # of the backward pass that is running
         self._collecting = False
         self._failure: GradsieveError | None = None
@@ -143,6 +148,8 @@ class HookState:
         buckets = self._pass
         layout = [bucket.layout for bucket in buckets]
         try:
+            if self._resumed and self._start_as_resumed(buckets):
+                return
             if layout != self._layout:
                 self._layout = []
                 self._plan(buckets)
@@ -159,6 +166,52 @@ class HookState:
                     bucket.future.set_result(error)
             return
         self._passes += 1
+
+    def _start_as_resumed(self, buckets: Sequence[_Bucket]) -> bool:
+        """The first passes after a checkpoint go in its buckets: where shards are cut decides bits.
+
+        Whether there was anything to do. DDP comes to the same buckets when it has laid them anew.
+        """
+        dense = {name: bucket for bucket in buckets if not bucket.is_sparse for name in bucket.names}
+        there = [list(bucket.names) for bucket in buckets if not bucket.is_sparse]
+        planned = {name for names in self._resumed for name in names}
+        if there == self._resumed or planned != set(dense) or len(dense) != len(self._names):
+            self._resumed = []
+            return False
+        slices = {
+            name: part
+            for bucket in buckets
+            if not bucket.is_sparse
+            for name, part in zip(bucket.names, bucket.slices())
+        }
+        flats = [torch.cat([slices[name] for name in names]) for names in self._resumed]
+        self._layout = []
+        self._session.plan(*self._described(flats))
+        self._begin()
+        try:
+            for place, flat in enumerate(flats):
+                self._session.hook.reduce(place, flat.data_ptr(), flat.numel(), dtype_name(flat))
+        finally:
+            self._session.finish()  # whatever has happened, all ranks vote
+        for names, flat in zip(self._resumed, flats):
+            parts = flat.split([slices[name].numel() for name in names])
+            for name, part in zip(names, parts):
+                slices[name].copy_(part)
+        for place, bucket in enumerate(buckets):
+            sparse = bucket.is_sparse
+            result = reduce_sparse(bucket.buffer, self._comm, place) if sparse else bucket.buffer
+            bucket.future.set_result(result)
+        self._passes += 1
+        return True
+
+    def _described(self, flats: Sequence[torch.Tensor]) -> tuple[list[Tensor], list[list[int]]]:
+        tensors: list[Tensor] = []
+        positions = []
+        for names, flat in zip(self._resumed, flats):
+            positions.append(list(range(len(tensors), len(tensors) + len(names))))
+            kind = dtype_name(flat)
+            tensors += [desc_of(name, self._names.parameters[name], kind) for name in names]
+        return tensors, positions
 
     def _plan(self, buckets: Sequence[_Bucket]) -> None:
         tensors, positions = [], []
@@ -274,7 +327,8 @@ class HookState:
         """What this rank must keep to resume bit for bit: save one per rank, beside the model."""
         state = self._session.state_dict()
         blob = torch.frombuffer(bytearray(state["state"]), dtype=torch.uint8)
-        return {**state, "state": blob, "scale": self._scale}
+        buckets = [list(names) for _, names, kind, *_ in self._layout if kind != "sparse"]
+        return {**state, "state": blob, "scale": self._scale, "buckets": buckets or self._resumed}
 
     def load_state_dict(
         self,
@@ -289,6 +343,7 @@ class HookState:
         plain = [{**state, "state": bytes(state["state"].numpy())} for state in given]
         self._session.load_state_dict(plain, on_world_change)
         self._scale = float(plain[0].get("scale", 1.0))
+        self._resumed = [list(names) for names in plain[0].get("buckets", [])]
 
     def close(self) -> None:
         """Ends the worker thread, after the exchanges that are under way."""

@@ -55,6 +55,9 @@ class Names:
             )
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
 
+    def __len__(self) -> int:
+        return len(self.parameters)
+
     def of(self, parameter: torch.Tensor) -> str:
         name = self._names.get(id(parameter))
         if name is None:
