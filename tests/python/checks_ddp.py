@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook under everything that DDP may do with its buckets. Case numbers are those of CASES.md."""
+"""The hook under all that DDP may do with its buckets. Case numbers are those of CASES.md."""
 
 from __future__ import annotations
 

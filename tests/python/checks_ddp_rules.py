@@ -36,7 +36,9 @@ def check_mixed_types_in_one_model() -> None:
             )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return sum(part(x.to(part.weight.dtype)).double().square().mean() for part in self.parts)
+            return sum(
+                part(x.to(part.weight.dtype)).double().square().mean() for part in self.parts
+            )
 
     model = Mixed()
     ddp, state = wrapped(model, [("parts.3.*", "none"), ("*", TOPK)])
@@ -83,7 +85,10 @@ def check_other_rules_at_an_agreed_step() -> None:
 
     train(ddp, range(8), each=note)
     assert seen[4] == {"none"} and seen[5] == {"topk"} and seen[7] == {"topk"}, seen
-    for wrong, sentence in [((TOPK, 3), "expected 8, the next step"), (("topq", 9), "no compressor")]:
+    for wrong, sentence in [
+        ((TOPK, 3), "expected 8, the next step"),
+        (("topq", 9), "no compressor"),
+    ]:
         try:
             state.set_rules(*wrong)
         except ValueError as error:

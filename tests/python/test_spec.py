@@ -67,7 +67,11 @@ def test_other_rules_say_what_was_expected(rules):
 
 def run_python(code: str, **extra: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment(**extra), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 

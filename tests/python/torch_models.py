@@ -28,7 +28,9 @@ def ranks(*counts: int) -> Callable[[Any], Any]:
 
 def mlp(seed: int = 7) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(31, 33), nn.Tanh(), nn.Linear(33, 65), nn.Tanh(), nn.Linear(65, 5))
+    return nn.Sequential(
+        nn.Linear(31, 33), nn.Tanh(), nn.Linear(33, 65), nn.Tanh(), nn.Linear(65, 5)
+    )
 
 
 def batch(step: int, rank: int | None = None, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gradsieve.h in ctypes. The test test_abi.py compares every struct and function with the header."""
+"""gradsieve.h in ctypes. test_abi.py compares every struct and function with the header."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 # A handle, and a pointer to a buffer, are plain addresses here.

@@ -234,9 +234,7 @@ class Hook:
     def memory(self) -> tuple[int, int]:
         """Bytes of state, and of workspace and payloads."""
         state, workspace = ctypes.c_uint64(), ctypes.c_uint64()
-        check(
-            library().gsvHookGetMemory(self.handle, ctypes.byref(state), ctypes.byref(workspace))
-        )
+        check(library().gsvHookGetMemory(self.handle, ctypes.byref(state), ctypes.byref(workspace)))
         return state.value, workspace.value
 
     def save_state(self) -> bytes:

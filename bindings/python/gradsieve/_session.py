@@ -79,7 +79,7 @@ class Session:
     # ------------------------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything this rank must keep to resume bit for bit. Between steps; save one per rank."""
+        """What this rank must keep to resume bit for bit. Between steps; save one per rank."""
         if not self.planned:
             raise RuntimeError("there is no state before the first step")
         return {
@@ -107,8 +107,8 @@ class Session:
                 )
         elif on_world_change == "error":
             raise ValueError(
-                f"the state was saved by {old_size} ranks and there are {self.world_size}; expected "
-                'on_world_change="redistribute" with the states of all old ranks, or "reset"'
+                f"the state was saved by {old_size} ranks and there are {self.world_size}; "
+                'expected on_world_change="redistribute" with the states of all old ranks, or "reset"'
             )
         elif on_world_change == "redistribute" and len(given) != old_size:
             raise ValueError(

@@ -94,7 +94,9 @@ class Table:
             return error.result
         return _abi.TIMEOUT if isinstance(error, TimeoutError) else _abi.TRANSPORT_ERROR
 
-    def _start(self, start: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any) -> int:
+    def _start(
+        self, start: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any
+    ) -> int:
         try:
             operation = start(channel, peer, tag, at or 0, size)
         except BaseException as error:  # nothing may unwind into C
@@ -104,10 +106,14 @@ class Table:
         request.contents.storage[0] = number
         return _abi.SUCCESS
 
-    def _send(self, _: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any) -> int:
+    def _send(
+        self, _: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any
+    ) -> int:
         return self._start(self._transport.send, channel, peer, tag, at, size, request)
 
-    def _receive(self, _: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any) -> int:
+    def _receive(
+        self, _: Any, channel: int, peer: int, tag: int, at: Any, size: int, request: Any
+    ) -> int:
         return self._start(self._transport.receive, channel, peer, tag, at, size, request)
 
     def _wait(self, _: Any, request: Any, timeout_ns: int) -> int:

@@ -33,7 +33,7 @@ _SPEC_CODES = {"invalid_argument", "unknown_name"}
 
 
 def code_name(result: int) -> str:
-    return library().gsvGetResultName(result).decode()
+    return str(library().gsvGetResultName(result).decode())
 
 
 def error_of(result: int) -> GradsieveError:

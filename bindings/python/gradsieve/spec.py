@@ -118,9 +118,7 @@ def rule_pairs(rules: Rules) -> list[tuple[str, str]]:
     if isinstance(rules, str):
         return [("*", rules)]
     pairs = list(rules.items()) if isinstance(rules, Mapping) else [tuple(pair) for pair in rules]
-    wrong = [
-        pair for pair in pairs if len(pair) != 2 or not all(isinstance(x, str) for x in pair)
-    ]
+    wrong = [pair for pair in pairs if len(pair) != 2 or not all(isinstance(x, str) for x in pair)]
     if not pairs or wrong:
         raise ValueError(
             f"rules are {rules!r}; expected a spec, or pairs of a glob and a spec such as "

@@ -55,7 +55,8 @@ class Exchange:
         self._plan()
 
     def _plan(self) -> None:
-        tensors, buckets = [], []
+        tensors: list[Tensor] = []
+        buckets = []
         for bucket in self._buckets:
             buckets.append(list(range(len(tensors), len(tensors) + len(bucket))))
             for name in bucket:
@@ -151,7 +152,7 @@ def _buckets_of(arrays: Mapping[str, NDArray[Any]], bucket_bytes: int) -> list[l
     by_type: dict[str, list[str]] = {}
     for name, array in arrays.items():
         by_type.setdefault(array.dtype.str + array.dtype.name, []).append(name)
-    buckets = []
+    buckets: list[list[str]] = []
     for names in by_type.values():
         used = bucket_bytes
         for name in names:

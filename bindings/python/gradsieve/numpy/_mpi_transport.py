@@ -45,9 +45,7 @@ class MpiTransport(Transport):
         if self._aborted:
             raise TransportError("this rank has aborted", _abi.ABORTED)
         if tag > self._tag_bound:
-            raise TransportError(
-                f"tag {tag} is beyond what this MPI allows ({self._tag_bound})"
-            )
+            raise TransportError(f"tag {tag} is beyond what this MPI allows ({self._tag_bound})")
         return self._comms[channel], tag
 
     def send(self, channel: int, peer: int, tag: int, address: int, num_bytes: int) -> _Operation:

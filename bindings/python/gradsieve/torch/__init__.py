@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressed gradient exchange for PyTorch.
 
-    state = HookState("topk(density=0.01) | int8 ; feedback=residual", None, ddp.module.named_parameters())
+    state = HookState("topk(density=0.01) | int8", None, ddp.module.named_parameters())
     ddp.register_comm_hook(state, hook)
 
 or, for a trainer without DistributedDataParallel, between backward and step:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gradsieve._comm import Comm
-from gradsieve._hook import Stats, StepResult
+from gradsieve._hook import Stats, StepResult, Tensor
 from gradsieve._session import Session
 from gradsieve.spec import Rules
 from gradsieve.torch._group_transport import GroupTransport
@@ -70,7 +70,8 @@ class Exchange:
     def _plan(self, used: torch.Tensor) -> None:
         names = [name for name, flag in zip(self._parameters, used.tolist()) if flag]
         self._buckets = self._buckets_of(names)
-        tensors, positions = [], []
+        tensors: list[Tensor] = []
+        positions = []
         for bucket in self._buckets:
             positions.append(list(range(len(tensors), len(tensors) + len(bucket))))
             for name in bucket:

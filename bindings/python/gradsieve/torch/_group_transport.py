@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from gradsieve import _abi
 from gradsieve._transport import Transport, TransportError
@@ -150,7 +151,7 @@ def _groups_of_some(process_group: Any, limit: datetime.timedelta) -> list[Any]:
     store = dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     return [
-        dist.ProcessGroupGloo(dist.PrefixStore(f"{names[0]}/{channel}", store), rank, size, limit)
+        dist.ProcessGroupGloo(PrefixStore(f"{names[0]}/{channel}", store), rank, size, limit)
         for channel in range(2)
     ]
 

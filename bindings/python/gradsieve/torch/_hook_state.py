@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 
 from gradsieve._comm import Comm
 from gradsieve._hook import Stats, Tensor
@@ -20,14 +21,14 @@ from gradsieve.torch._sparse import reduce_sparse
 from gradsieve.torch._tensors import Names, check_device, desc_of, dtype_name
 from gradsieve.torch._worker import Worker
 
-# DDP lays its buckets anew after the first backward pass. What was seen in two is taken for granted.
+# DDP lays its buckets anew after the first backward pass; what two have shown stays.
 _PASSES_UNTIL_TRUSTED = 2
 
 
 class _Bucket(NamedTuple):
     """One bucket of DDP in one backward pass."""
 
-    index: int
+    number: int
     names: tuple[str, ...]
     parameters: tuple[torch.Tensor, ...]
     buffer: torch.Tensor
@@ -39,13 +40,13 @@ class _Bucket(NamedTuple):
 
     def slices(self) -> list[torch.Tensor]:
         """The flat buffer, cut by parameter."""
-        return list(self.buffer.split([parameter.numel() for parameter in self.parameters]))
+        return list(torch.split(self.buffer, [parameter.numel() for parameter in self.parameters]))
 
     @property
     def layout(self) -> tuple[Any, ...]:
         if self.is_sparse:
-            return (self.index, self.names, "sparse")
-        return (self.index, self.names, dtype_name(self.buffer), self.buffer.numel())
+            return (self.number, self.names, "sparse")
+        return (self.number, self.names, dtype_name(self.buffer), self.buffer.numel())
 
 
 class HookState:
@@ -106,7 +107,7 @@ class HookState:
 
     # ------------------------------------------------------------------------------ one bucket
 
-    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: starts a bucket; the future is complete when the mean is in it."""
         buffer = bucket.buffer()
         if self.disabled:
@@ -172,7 +173,9 @@ class HookState:
 
         Whether there was anything to do. DDP comes to the same buckets when it has laid them anew.
         """
-        dense = {name: bucket for bucket in buckets if not bucket.is_sparse for name in bucket.names}
+        dense = {
+            name: bucket for bucket in buckets if not bucket.is_sparse for name in bucket.names
+        }
         there = [list(bucket.names) for bucket in buckets if not bucket.is_sparse]
         planned = {name for names in self._resumed for name in names}
         if there == self._resumed or planned != set(dense) or len(dense) != len(self._names):
@@ -194,7 +197,7 @@ class HookState:
         finally:
             self._session.finish()  # whatever has happened, all ranks vote
         for names, flat in zip(self._resumed, flats):
-            parts = flat.split([slices[name].numel() for name in names])
+            parts = torch.split(flat, [slices[name].numel() for name in names])
             for name, part in zip(names, parts):
                 slices[name].copy_(part)
         for place, bucket in enumerate(buckets):
@@ -214,7 +217,8 @@ class HookState:
         return tensors, positions
 
     def _plan(self, buckets: Sequence[_Bucket]) -> None:
-        tensors, positions = [], []
+        tensors: list[Tensor] = []
+        positions = []
         for bucket in buckets:
             first = len(tensors)
             if not bucket.is_sparse:
@@ -350,7 +354,7 @@ class HookState:
         self._worker.close()
 
 
-def _value(future: torch.futures.Future[Any]) -> torch.Tensor:
+def _value(future: torch.futures.Future[Any]) -> Any:
     """Raises what went wrong: torch hands the exception of a callback on, to backward()."""
     value = future.value()
     if isinstance(value, BaseException):
