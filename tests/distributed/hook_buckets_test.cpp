@@ -47,7 +47,7 @@ TEST(HookBuckets, TheProgressThreadChangesNoBit) {
         options.progress_thread = variant == 1;
         options.num_threads = 2;
         HookRank rank(transport, options,
-                      one_bucket_each({40'000, 300, 9'000, 1, 25'000, 70'000, 5'000}));
+                      one_bucket_each({9'000, 300, 4'000, 1, 7'000, 17'000, 2'000}));
         for (std::uint64_t step = 0; step < 8; ++step) {
           rank.step(step);
           if (transport.rank() == 1) results[variant].push_back(bits_of(rank.all_results()));
