@@ -23,7 +23,7 @@ macro(gsv_find_cuda out)
   gsv_locate_cuda_emulator()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     if(GSV_CUDA_EMULATOR_DIR)
-      set(CMAKE_CUDA_ARCHITECTURES "80;90")  # the emulator takes PTX; resource checks take SASS
+      set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90")  # the emulator takes PTX
     else()
       set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
     endif()
@@ -53,10 +53,10 @@ endmacro()
 # The emulator replaces a shared CUDA runtime, so with it that is what we link. It is built once for
 # all builds of this user, in a folder named after the hash of its sources.
 macro(gsv_find_cuda_emulator)
+  list(JOIN CMAKE_CUDA_ARCHITECTURES ", " gsv_architectures)
   set(GSV_CUDART CUDA::cudart_static)
   set(GSV_CUDA_SUMMARY "architectures ${gsv_architectures}, runtime linked statically")
   set(GSV_CUDA_RUN)
-  list(JOIN CMAKE_CUDA_ARCHITECTURES ", " gsv_architectures)
   if(GSV_CUDA_EMULATOR_DIR)
     gsv_content_hash("${GSV_CUDA_EMULATOR_DIR}" gsv_hash)
     set(gsv_cache "$ENV{XDG_CACHE_HOME}")

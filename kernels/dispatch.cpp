@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/many_ops.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/select_layout.hpp"
 #include "kernels/workspace_bytes.hpp"
@@ -214,6 +215,32 @@ void elias_fano_encode(ExecContext const& ctx, IndexSpan indices, std::uint64_t 
 bool elias_fano_decode(ExecContext const& ctx, std::span<std::byte const> code,
                        std::uint64_t universe, std::span<std::uint32_t> indices) noexcept {
   return run(GRADSIEVE_BACKENDS(elias_fano_decode), ctx, code, universe, indices);
+}
+
+// --- payloads ------------------------------------------------------------------------------------
+
+void write_header(ExecContext const& ctx, PayloadHeader const& header,
+                  StepValue<std::uint64_t> body_bytes, std::span<std::byte> payload) noexcept {
+  run(GRADSIEVE_BACKENDS(write_header), ctx, header, body_bytes, payload);
+}
+
+// --- many tensors --------------------------------------------------------------------------------
+
+Flags compensate_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
+                      StepValue<float> carry) noexcept {
+  return run(GRADSIEVE_BACKENDS(compensate_many), ctx, table, dtype, carry);
+}
+
+Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
+                    StepValue<float> carry, int bits, std::uint64_t block_elements,
+                    Rounding rounding, StepValue<std::uint64_t> step) noexcept {
+  return run(GRADSIEVE_BACKENDS(quantize_many), ctx, table, dtype, carry, bits, block_elements,
+             rounding, step);
+}
+
+void dequantize_add_many(ExecContext const& ctx, SegmentTable const& table, int bits,
+                         std::uint64_t block_elements, float weight) noexcept {
+  run(GRADSIEVE_BACKENDS(dequantize_add_many), ctx, table, bits, block_elements, weight);
 }
 
 }  // namespace gradsieve::kernels

@@ -27,6 +27,7 @@
 #include "gradsieve/context.hpp"
 #include "gradsieve/selection.hpp"
 #include "gradsieve/vocabulary.hpp"
+#include "gradsieve/wire.hpp"
 
 #include "core/philox.hpp"
 
@@ -212,6 +213,16 @@ using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> co
 /// Bytes of workspace that a decoder of `code_bytes` needs on cuda.
 [[nodiscard]] std::size_t index_decode_workspace_bytes(std::size_t code_bytes) noexcept;
 
+// --- payloads
+// ------------------------------------------------------------------------------------
+
+/// The first 64 bytes of `payload` ← header with the step of ctx.words, body_bytes, and the flags
+/// kStepNonFinite and kStepOverflow of ctx.words as PayloadFlag bits. Where ctx.words has
+/// kStepCorrupt, status is corrupt_payload (unless it said something else) and body_bytes is 0.
+using WriteHeaderFn = void(ExecContext const&, PayloadHeader const& header,
+                           StepValue<std::uint64_t> body_bytes,
+                           std::span<std::byte> payload) noexcept;
+
 // --- the three places of each kernel
 // --------------------------------------------------------------
 
@@ -239,7 +250,8 @@ using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> co
   BitmapEncodeFn bitmap_encode;         \
   BitmapDecodeFn bitmap_decode;         \
   EliasFanoEncodeFn elias_fano_encode;  \
-  EliasFanoDecodeFn elias_fano_decode
+  EliasFanoDecodeFn elias_fano_decode;  \
+  WriteHeaderFn write_header
 
 namespace ref {
 GRADSIEVE_KERNELS_DECLARED_HERE;

@@ -15,7 +15,7 @@ struct Divisor {
   std::uint64_t divisor;
   int shift;  ///< negative: none
 
-  explicit Divisor(std::uint64_t by) noexcept
+  __host__ __device__ explicit Divisor(std::uint64_t by) noexcept
       : divisor(by), shift(std::has_single_bit(by) ? std::countr_zero(by) : -1) {}
   [[nodiscard]] __device__ std::uint64_t quotient(std::uint64_t i) const {
     return shift >= 0 ? i >> shift : i / divisor;
@@ -24,7 +24,7 @@ struct Divisor {
 
 class BlockScales {
  public:
-  BlockScales(std::byte const* scales, std::uint64_t block_elements) noexcept
+  __host__ __device__ BlockScales(std::byte const* scales, std::uint64_t block_elements) noexcept
       : scales_(scales),
         block_elements_(block_elements),
         is_aligned_(reinterpret_cast<std::uintptr_t>(scales) % sizeof(float) == 0) {}

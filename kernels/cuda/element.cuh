@@ -82,7 +82,7 @@ struct Word<16> {
 };
 }  // namespace detail
 
-/// One access of all the pack's bytes.
+/// One access of all the pack's bytes, in global memory.
 template <int kWidth, typename T>
 __device__ Pack<T, kWidth> load(T const* from) {
   using Word = typename detail::Word<sizeof(T) * kWidth>::Type;

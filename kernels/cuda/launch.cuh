@@ -33,6 +33,28 @@ inline constexpr std::uint64_t kMaxBlocks = 4096;
   return static_cast<cudaStream_t>(ctx.stream.handle);
 }
 
+/// The device of the context's stream is the current one for the life of this object: the caller
+/// may have left another one current.
+class StreamDevice {
+ public:
+  explicit StreamDevice(ExecContext const& ctx) noexcept {
+    int device = 0;
+    if (cudaGetDevice(&before_) == cudaSuccess &&
+        cudaStreamGetDevice(stream_of(ctx), &device) == cudaSuccess && device != before_) {
+      is_other_ = cudaSetDevice(device) == cudaSuccess;
+    }
+  }
+  ~StreamDevice() {
+    if (is_other_) static_cast<void>(cudaSetDevice(before_));
+  }
+  StreamDevice(StreamDevice const&) = delete;
+  StreamDevice& operator=(StreamDevice const&) = delete;
+
+ private:
+  int before_ = 0;
+  bool is_other_ = false;
+};
+
 [[nodiscard]] inline bool has_failed(ExecContext const& ctx) noexcept {
   return ctx.device_error != nullptr && !ctx.device_error->ok();
 }
@@ -54,6 +76,7 @@ template <typename... Parameters, typename... Arguments>
 void launch(ExecContext const& ctx, unsigned num_blocks, unsigned threads, std::size_t shared_bytes,
             void (*kernel)(Parameters...), Arguments const&... arguments) noexcept {
   if (has_failed(ctx)) return;
+  StreamDevice const device(ctx);
   kernel<<<num_blocks, threads, shared_bytes, stream_of(ctx)>>>(arguments...);
   keep_error(ctx, ctx.device_error == nullptr ? cudaPeekAtLastError() : cudaGetLastError());
 }
@@ -61,6 +84,7 @@ void launch(ExecContext const& ctx, unsigned num_blocks, unsigned threads, std::
 /// Sets bytes on the context's stream.
 inline void fill(ExecContext const& ctx, void* memory, int byte, std::size_t num_bytes) noexcept {
   if (num_bytes == 0 || has_failed(ctx)) return;
+  StreamDevice const device(ctx);
   keep_error(ctx, cudaMemsetAsync(memory, byte, num_bytes, stream_of(ctx)));
 }
 

@@ -78,17 +78,26 @@ __device__ void read_tile(Signing const& signing, std::uint64_t begin, unsigned 
   }
 }
 
+/// load<4>() and store<4>() are for global memory.
+__device__ void store_shared(float* to, Quad const& quad, unsigned count) {
+  if (count == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(quad.at[0], quad.at[1], quad.at[2], quad.at[3]);
+    return;
+  }
+#pragma unroll
+  for (unsigned lane = 0; lane < 4; ++lane) {
+    if (lane < count) to[lane] = quad.at[lane];
+  }
+}
+
 /// Blocks that a tile holds whole: all their scales at once.
 __device__ void sum_tile(Signing const& signing, unsigned size, Quad const (&c)[kItems],
                          float* stretch, float* scales) {
 #pragma unroll
   for (unsigned item = 0; item < kItems; ++item) {
     QuadPlace const at(item, size);
-    if (signing.padding != 0 && at.count == 4) {
-      store<4>(stretch + signing.padded(at.first), c[item]);
-    } else {
-      store_quad<false>(stretch + signing.padded(at.first), c[item], at.count);
-    }
+    // Without padding the floats stand as in the tile.
+    store_shared(stretch + signing.padded(at.first), c[item], at.count);
   }
   __syncthreads();
   unsigned const num_blocks = (size + signing.block_elements - 1) / signing.block_elements;
@@ -119,7 +128,7 @@ __device__ void sum_long_blocks(Signing const& signing, std::uint64_t begin, std
 #pragma unroll
       for (unsigned item = 0; item < kItems; ++item) {
         QuadPlace const at(item, part_size);
-        store_quad<true>(stretch + at.first, c[item], at.count);
+        store_shared(stretch + at.first, c[item], at.count);
       }
       __syncthreads();
       if (threadIdx.x < kLanes) {
@@ -202,9 +211,12 @@ __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
   if (__syncthreads_or(any_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(signing.any_zero, 1U);
 }
 
+/// A warp takes four rows of 128 elements, whose bits are two sectors of a plane.
 struct SignAddPolicy {
   static constexpr unsigned threads = 256, items_per_thread = 4, min_blocks = 4;
 };
+constexpr unsigned kRowElements = 128;
+constexpr unsigned kChunkElements = kRowElements * SignAddPolicy::items_per_thread;
 
 struct SignAdd : SeesNothing {
   std::byte const* signs;
@@ -213,41 +225,83 @@ struct SignAdd : SeesNothing {
   float* accumulator;
   float weight;
 
-  template <int kWidth>
+  [[nodiscard]] __device__ float sum(float before, float scale, bool is_negative,
+                                     bool is_zero) const {
+    float const decoded = is_zero ? 0.0F : is_negative ? -scale : scale;
+    float const product = weight * decoded;
+    return canonical(before + product);
+  }
+  [[nodiscard]] static __device__ bool bit(std::byte const* plane, std::uint64_t i) {
+    return (static_cast<unsigned>(plane[i / 8]) >> (i % 8) & 1U) != 0;
+  }
+
   struct Loaded {
-    Pack<float, kWidth> sum;
-    Pack<float, kWidth> scales;
-    unsigned signs;
-    unsigned zeros;
+    float before;
+    float scale;
+    bool is_negative;
+    bool is_zero;
   };
-  /// Bits i ... i + kWidth − 1 of a plane.
   template <int kWidth>
-  [[nodiscard]] static __device__ unsigned bits_at(std::byte const* plane, std::uint64_t i) {
-    auto const shift = static_cast<unsigned>(i % 8);
-    unsigned const low = static_cast<unsigned>(plane[i / 8]) >> shift;
-    if (shift + kWidth <= 8) return low;
-    return low | static_cast<unsigned>(plane[i / 8 + 1]) << (8 - shift);
+  __device__ Loaded load(std::uint64_t i) const {
+    return {accumulator[i], scales.at<1>(i).at[0], bit(signs, i),
+            zeros != nullptr && bit(zeros, i)};
   }
   template <int kWidth>
-  __device__ Loaded<kWidth> load(std::uint64_t i) const {
-    return {cuda::load<kWidth>(accumulator + i), scales.at<kWidth>(i), bits_at<kWidth>(signs, i),
-            zeros == nullptr ? 0 : bits_at<kWidth>(zeros, i)};
-  }
-  template <int kWidth>
-  __device__ void finish(std::uint64_t i, Loaded<kWidth> const& x, bool&) const {
-    Pack<float, kWidth> sum;
-#pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) {
-      float const scale = x.scales.at[lane];
-      float const decoded = (x.zeros >> lane & 1U) != 0   ? 0.0F
-                            : (x.signs >> lane & 1U) != 0 ? -scale
-                                                          : scale;
-      float const product = weight * decoded;
-      sum.at[lane] = canonical(x.sum.at[lane] + product);
-    }
-    store<kWidth>(accumulator + i, sum);
+  __device__ void finish(std::uint64_t i, Loaded const& x, bool&) const {
+    accumulator[i] = sum(x.before, x.scale, x.is_negative, x.is_zero);
   }
 };
+
+/// This lane's 16 bits of a chunk.
+__device__ unsigned load_bits(std::byte const* plane, std::uint64_t chunk) {
+  auto const* const words = reinterpret_cast<std::uint16_t const*>(plane);
+  return words[chunk * (kChunkElements / 16) + threadIdx.x % 32];
+}
+
+/// The four bits of this lane's quad in a row; another lane has them.
+__device__ unsigned bits_of_quad(unsigned loaded, unsigned row) {
+  unsigned const lane = threadIdx.x % 32;
+  unsigned const bits = __shfl_sync(0xffffffffU, loaded, static_cast<int>(8 * row + lane / 4));
+  return bits >> (lane % 4 * 4);
+}
+
+__global__ void __launch_bounds__(SignAddPolicy::threads, SignAddPolicy::min_blocks)
+    sign_add_kernel(SignAdd const operation, std::uint64_t num_elements) {
+  constexpr unsigned kRows = SignAddPolicy::items_per_thread;
+  constexpr std::uint64_t kWarps = SignAddPolicy::threads / 32;
+  std::uint64_t const num_chunks = num_elements / kChunkElements;
+  for (std::uint64_t chunk = blockIdx.x * kWarps + threadIdx.x / 32; chunk < num_chunks;
+       chunk += gridDim.x * kWarps) {
+    std::uint64_t const first = chunk * kChunkElements + threadIdx.x % 32 * 4;
+    unsigned const negative = load_bits(operation.signs, chunk);
+    unsigned const zero = operation.zeros == nullptr ? 0 : load_bits(operation.zeros, chunk);
+    Quad before[kRows];
+    Quad scales[kRows];
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) {
+      before[row] = load<4>(operation.accumulator + first + row * kRowElements);
+      scales[row] = operation.scales.at<4>(first + row * kRowElements);
+    }
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) {
+      unsigned const negatives = bits_of_quad(negative, row);
+      unsigned const zeros = bits_of_quad(zero, row);
+      Quad sum;
+#pragma unroll
+      for (unsigned lane = 0; lane < 4; ++lane) {
+        sum.at[lane] = operation.sum(before[row].at[lane], scales[row].at[lane],
+                                     (negatives >> lane & 1U) != 0, (zeros >> lane & 1U) != 0);
+      }
+      store<4>(operation.accumulator + first + row * kRowElements, sum);
+    }
+  }
+  bool seen = false;
+  std::uint64_t const behind = num_chunks * kChunkElements;
+  for (std::uint64_t i = behind + threadIdx.x; blockIdx.x == 0 && i < num_elements;
+       i += SignAddPolicy::threads) {
+    operation.finish<1>(i, operation.load<1>(i), seen);
+  }
+}
 
 }  // namespace
 
@@ -282,7 +336,16 @@ void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* z
               std::span<float> accumulator) noexcept {
   SignAdd const operation = {
       {}, signs, zeros, BlockScales(scales, block_elements), accumulator.data(), weight};
-  stream<SignAddPolicy>(ctx, operation, accumulator.size(), elements_to_quad(accumulator.data()));
+  auto const is_even = [](std::byte const* plane) {
+    return reinterpret_cast<std::uintptr_t>(plane) % sizeof(std::uint16_t) == 0;
+  };
+  if (!is_quad_aligned(accumulator.data()) || !is_even(signs) || !is_even(zeros)) {
+    stream_singly<SignAddPolicy>(ctx, operation, accumulator.size());
+  } else if (!accumulator.empty()) {
+    constexpr std::uint64_t kTile = SignAddPolicy::threads / 32 * kChunkElements;
+    launch(ctx, grid_of(divide_up(accumulator.size(), kTile)), SignAddPolicy::threads, 0,
+           sign_add_kernel, operation, accumulator.size());
+  }
 }
 
 }  // namespace gradsieve::kernels::cuda

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexed reads and writes, one thread an element. Indices that a peer wrote are checked by
+// Indexed reads and writes. Indices that a peer wrote are checked by
 // check_indices(), whose answer the host does not wait for: here they never lead out of bounds.
 #include "kernels/cuda/block_scales.cuh"
 #include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/tile.cuh"
 #include "kernels/ops.hpp"
 
 namespace gradsieve::kernels::cuda {
@@ -38,13 +39,43 @@ struct Selected : SeesNothing {
     if (j >= room) return num_elements;
     return indices[j] * granularity + (position - j * granularity);
   }
+  /// How many of the elements i ... i + kWidth − 1 exist.
+  template <int kWidth>
+  [[nodiscard]] __device__ unsigned count_at(std::uint64_t i) const {
+    return i >= num_elements ? 0
+                             : static_cast<unsigned>(min(num_elements - i, std::uint64_t{kWidth}));
+  }
   [[nodiscard]] std::uint64_t num_positions() const noexcept { return room * granularity; }
+  /// For stream(): elements before the first quad.
+  [[nodiscard]] std::uint64_t head(float const* dense, float const* values) const noexcept {
+    return granularity % kQuad == 0 && is_quad_aligned(dense) && is_quad_aligned(values)
+               ? 0
+               : kNeverAligned;
+  }
 };
 
+/// Up to kWidth elements, `count` of which exist.
+template <int kWidth>
+__device__ Pack<float, kWidth> load_some(float const* from, unsigned count) {
+  if constexpr (kWidth == 4) return load_quad<true>(from, count);
+  return {count == 0 ? 0.0F : *from};
+}
+template <int kWidth>
+__device__ void store_some(float* to, Pack<float, kWidth> const& pack, unsigned count) {
+  if constexpr (kWidth == 4) {
+    store_quad<true>(to, pack, count);
+  } else if (count != 0) {
+    *to = pack.at[0];
+  }
+}
+
+/// What a thread holds of a pass: four elements stand together only where the granularity is a
+/// multiple of four.
+template <int kWidth>
 struct Indexed {
   std::uint64_t element;
-  float value;
-  float at_element;
+  Pack<float, kWidth> value;
+  Pack<float, kWidth> at_element;
 };
 
 struct Take : Selected {
@@ -52,15 +83,15 @@ struct Take : Selected {
   float* values;
 
   template <int kWidth>
-  __device__ Indexed load(std::uint64_t position) const {
+  __device__ Indexed<kWidth> load(std::uint64_t position) const {
     std::uint64_t const i = element(position);
-    return {i, 0, i < num_elements ? x[i] : 0.0F};
+    return {i, {}, load_some<kWidth>(x + i, count_at<kWidth>(i))};
   }
   template <int kWidth>
-  __device__ void finish(std::uint64_t position, Indexed const& taken, bool&) const {
-    if (taken.element >= num_elements) return;
-    values[position] = taken.at_element;
-    x[taken.element] = 0.0F;
+  __device__ void finish(std::uint64_t position, Indexed<kWidth> const& taken, bool&) const {
+    unsigned const count = count_at<kWidth>(taken.element);
+    store_some<kWidth>(values + position, taken.at_element, count);
+    store_some<kWidth>(x + taken.element, {}, count);
   }
 };
 
@@ -70,16 +101,21 @@ struct ScatterAdd : Selected {
   float weight;
 
   template <int kWidth>
-  __device__ Indexed load(std::uint64_t position) const {
+  __device__ Indexed<kWidth> load(std::uint64_t position) const {
     std::uint64_t const i = element(position);
-    if (i >= num_elements) return {i, 0, 0};
-    return {i, values[position], accumulator[i]};
+    unsigned const count = count_at<kWidth>(i);
+    return {i, load_some<kWidth>(values + position, count),
+            load_some<kWidth>(accumulator + i, count)};
   }
   template <int kWidth>
-  __device__ void finish(std::uint64_t, Indexed const& pair, bool&) const {
-    if (pair.element >= num_elements) return;
-    float const product = weight * pair.value;
-    accumulator[pair.element] = canonical(pair.at_element + product);
+  __device__ void finish(std::uint64_t, Indexed<kWidth> const& x, bool&) const {
+    Pack<float, kWidth> sum;
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      float const product = weight * x.value.at[lane];
+      sum.at[lane] = canonical(x.at_element.at[lane] + product);
+    }
+    store_some<kWidth>(accumulator + x.element, sum, count_at<kWidth>(x.element));
   }
 };
 
@@ -118,16 +154,18 @@ struct CheckIndices {
 void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, std::span<float> x,
           std::span<float> values) noexcept {
   Selected const selected(indices, granularity, x.size());
-  stream_singly<IndexedPolicy>(ctx, Take{selected, x.data(), values.data()},
-                               std::min<std::uint64_t>(selected.num_positions(), values.size()));
+  stream<IndexedPolicy>(ctx, Take{selected, x.data(), values.data()},
+                        std::min<std::uint64_t>(selected.num_positions(), values.size()),
+                        selected.head(x.data(), values.data()));
 }
 
 void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity,
                  std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {
   Selected const selected(indices, granularity, accumulator.size());
-  stream_singly<IndexedPolicy>(ctx, ScatterAdd{selected, values.data(), accumulator.data(), weight},
-                               std::min<std::uint64_t>(selected.num_positions(), values.size()));
+  stream<IndexedPolicy>(ctx, ScatterAdd{selected, values.data(), accumulator.data(), weight},
+                        std::min<std::uint64_t>(selected.num_positions(), values.size()),
+                        selected.head(accumulator.data(), values.data()));
 }
 
 bool check_indices(ExecContext const& ctx, IndexSpan indices, std::uint64_t universe) noexcept {

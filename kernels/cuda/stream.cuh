@@ -42,31 +42,39 @@ template <typename... T>
 ///   template <int kWidth> auto load(std::uint64_t i) const;
 ///   template <int kWidth> void finish(std::uint64_t i, LOADED const&, bool& seen) const;
 ///   void end(bool seen) const;          called by all threads
-/// The loads of all items of a thread are issued before the first store.
+///
+/// A thread's items of one tile: groups of kWidth elements from `first_group` on, element `head`
+/// being the first of group 0. All its loads are issued before the first store.
+template <typename Policy, int kWidth, typename Operation>
+__device__ void stream_tile(Operation const& operation, std::uint64_t head,
+                            std::uint64_t first_group, std::uint64_t num_groups, bool& seen) {
+  constexpr unsigned kItems = Policy::items_per_thread;
+  using Loaded = decltype(operation.template load<kWidth>(0));
+  std::uint64_t const first = first_group + threadIdx.x;
+  Loaded loaded[kItems];
+#pragma unroll
+  for (unsigned item = 0; item < kItems; ++item) {
+    std::uint64_t const group = first + item * Policy::threads;
+    if (group < num_groups) loaded[item] = operation.template load<kWidth>(head + group * kWidth);
+  }
+#pragma unroll
+  for (unsigned item = 0; item < kItems; ++item) {
+    std::uint64_t const group = first + item * Policy::threads;
+    if (group < num_groups) {
+      operation.template finish<kWidth>(head + group * kWidth, loaded[item], seen);
+    }
+  }
+}
+
 template <typename Policy, int kWidth, typename Operation>
 __global__ void __launch_bounds__(Policy::threads, Policy::min_blocks)
     stream_kernel(Operation operation, std::uint64_t head, std::uint64_t num_elements) {
   operation.begin();
-  constexpr unsigned kItems = Policy::items_per_thread;
-  using Loaded = decltype(operation.template load<kWidth>(0));
   std::uint64_t const num_groups = (num_elements - head) / kWidth;
-  std::uint64_t const tile_groups = std::uint64_t{Policy::threads} * kItems;
+  constexpr std::uint64_t kTileGroups = std::uint64_t{Policy::threads} * Policy::items_per_thread;
   bool seen = false;
-  for (std::uint64_t tile = blockIdx.x; tile * tile_groups < num_groups; tile += gridDim.x) {
-    std::uint64_t const first = tile * tile_groups + threadIdx.x;
-    Loaded loaded[kItems];
-#pragma unroll
-    for (unsigned item = 0; item < kItems; ++item) {
-      std::uint64_t const group = first + item * Policy::threads;
-      if (group < num_groups) loaded[item] = operation.template load<kWidth>(head + group * kWidth);
-    }
-#pragma unroll
-    for (unsigned item = 0; item < kItems; ++item) {
-      std::uint64_t const group = first + item * Policy::threads;
-      if (group < num_groups) {
-        operation.template finish<kWidth>(head + group * kWidth, loaded[item], seen);
-      }
-    }
+  for (std::uint64_t tile = blockIdx.x; tile * kTileGroups < num_groups; tile += gridDim.x) {
+    stream_tile<Policy, kWidth>(operation, head, tile * kTileGroups, num_groups, seen);
   }
   if constexpr (kWidth != 1) {
     // At most three elements before the first quad and three behind the last one.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum of what a block quantizer sent, as one pass over arrays.
+#pragma once
+
+#include "kernels/cuda/block_scales.cuh"
+#include "kernels/cuda/stream.cuh"
+
+namespace gradsieve::kernels::cuda {
+
+struct DequantizeAdd : SeesNothing {
+  std::byte const* codes;
+  BlockScales scales;
+  float* accumulator;
+  float weight;
+  int bits;
+
+  template <int kWidth>
+  struct Loaded {
+    Pack<float, kWidth> sum;
+    std::uint32_t codes;  ///< side by side from the lowest bits, of `bits` each
+    Pack<float, kWidth> scales;
+  };
+  template <int kWidth>
+  [[nodiscard]] __device__ std::uint32_t load_codes(std::uint64_t i) const {
+    if (bits == 8) {
+      if constexpr (kWidth == 4) return *reinterpret_cast<std::uint32_t const*>(codes + i);
+      return static_cast<std::uint32_t>(codes[i]);
+    }
+    if constexpr (kWidth == 4) return *reinterpret_cast<std::uint16_t const*>(codes + i / 2);
+    return static_cast<std::uint32_t>(codes[i / 2]) >> (i % 2 * 4);
+  }
+  template <int kWidth>
+  __device__ Loaded<kWidth> load(std::uint64_t i) const {
+    Loaded<kWidth> result;
+    result.sum = cuda::load<kWidth>(accumulator + i);
+    result.codes = load_codes<kWidth>(i);
+    result.scales = scales.at<kWidth>(i);
+    return result;
+  }
+  template <int kWidth>
+  __device__ void finish(std::uint64_t i, Loaded<kWidth> const& x, bool&) const {
+    Pack<float, kWidth> sum;
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      // The code at the top of a word, and down again with its sign.
+      int const q = bits == 8 ? static_cast<int>(x.codes << (24 - 8 * lane)) >> 24
+                              : static_cast<int>(x.codes << (28 - 4 * lane)) >> 28;
+      float const decoded = static_cast<float>(q) * x.scales.at[lane];
+      float const product = weight * decoded;
+      sum.at[lane] = canonical(x.sum.at[lane] + product);
+    }
+    store<kWidth>(accumulator + i, sum);
+  }
+};
+
+}  // namespace gradsieve::kernels::cuda
