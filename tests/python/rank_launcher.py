@@ -30,6 +30,10 @@ def environment(**extra: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONFAULTHANDLER": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         **extra,
     }
 
@@ -90,3 +94,27 @@ def run_checks(
         results.append(json.loads(path.read_text()))
     assert done.returncode == 0, done.stdout[-6000:]
     return results
+
+
+def spawn_ranks(
+    num_ranks: int, script: str, *arguments: str, timeout: float, **extra: str
+) -> list[int]:
+    """Runs ranks as processes of their own, without torchrun, which ends all when one ends."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = []
+    try:
+        for rank in range(num_ranks):
+            numbers = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)}
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, script, *arguments],
+                    env=environment(**place, **numbers, **extra),
+                    start_new_session=True,
+                )
+            )
+        return [rank.wait(timeout) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"{script} took longer than {timeout} s") from None
+    finally:
+        for rank in ranks:
+            stop(rank)

@@ -108,7 +108,8 @@ class Session:
         elif on_world_change == "error":
             raise ValueError(
                 f"the state was saved by {old_size} ranks and there are {self.world_size}; "
-                'expected on_world_change="redistribute" with the states of all old ranks, or "reset"'
+                'expected on_world_change="redistribute" with the states of all old ranks, '
+                'or "reset"'
             )
         elif on_world_change == "redistribute" and len(given) != old_size:
             raise ValueError(

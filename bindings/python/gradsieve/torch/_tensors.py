@@ -63,7 +63,8 @@ class Names:
         if name is None:
             raise GradsieveError(
                 f"a bucket holds a parameter of shape {list(parameter.shape)} that "
-                "named_parameters did not name; expected the parameters of the very model that DDP wraps",
+                "named_parameters did not name; expected the parameters of the very model that "
+                "DDP wraps",
                 "invalid_usage",
             )
         return name

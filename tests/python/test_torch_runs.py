@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs: a rank that dies, a slow network, exits, and what runs write down."""
+
+import json
+import signal
+
+import pytest
+from rank_launcher import FOLDER, spawn_ranks, torchrun
+
+SCRIPT = str(FOLDER / "train_rank.py")
+TOPK = "topk(density=0.1) | int8 ; feedback=residual"
+
+
+@pytest.mark.parametrize(("count", "dead"), [(2, 1), (4, 2), (4, 0)])
+def test_a_killed_rank_is_named_to_all_others_in_time(tmp_path, count, dead):
+    statuses = spawn_ranks(
+        count, SCRIPT, "12", f"spec={TOPK}", f"die={dead}", f"out={tmp_path}", timeout=90
+    )
+
+    assert statuses[dead] == -signal.SIGKILL
+    for rank in set(range(count)) - {dead}:
+        result = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert f"rank {dead}" in result["error"], result
+        assert result["seconds"] < 20, result  # the time-out of the exchange
+
+
+def steps_of(path):
+    """Per step: begin and end, in microseconds, of every bucket's encode and exchange."""
+    steps = [{"encode": {}, "exchange": {}}]
+    for event in json.loads(path.read_text().rstrip().rstrip("]") + "]"):
+        if event["ph"] != "X":
+            continue
+        if event["name"] == "vote":
+            steps.append({"encode": {}, "exchange": {}})
+        elif event["name"] in steps[-1]:
+            begin = event["ts"]
+            steps[-1][event["name"]][event["tid"]] = (begin, begin + event["dur"])
+    return steps[:-1]
+
+
+def test_encoding_goes_on_while_a_bucket_travels(tmp_path):
+    """The link makes an exchange longer than half the backward pass."""
+    torchrun(
+        2,
+        SCRIPT,
+        "24",
+        "spec=int8 ; feedback=residual",
+        "width=384",
+        "bucket_mb=0.3",
+        "link=4e7",
+        timeout=120,
+        GRADSIEVE_TIMELINE=str(tmp_path / "trace-%r.json"),
+    )
+
+    for rank in range(2):
+        steps = steps_of(tmp_path / f"trace-{rank}.json")
+        assert len(steps) == 24
+        # Buckets are collected in the first two passes, until their layout is known.
+        overlapping = 0
+        for step in steps[2:]:
+            buckets = sorted(step["exchange"])
+            assert len(buckets) > 2 and buckets == sorted(step["encode"])
+            overlapping += all(
+                step["encode"][later][0] < step["exchange"][earlier][1]
+                for earlier, later in zip(buckets, buckets[1:])
+            )
+        assert overlapping >= 0.9 * len(steps[2:]), f"{overlapping} of {len(steps[2:])} steps"
+
+
+def test_metrics_and_debug_lines_are_written_where_asked(tmp_path):
+    torchrun(
+        2,
+        SCRIPT,
+        "6",
+        f"spec={TOPK}",
+        f"out={tmp_path}",
+        timeout=90,
+        GRADSIEVE_METRICS=str(tmp_path / "metrics-%r.jsonl"),
+        GRADSIEVE_DEBUG="INFO",
+        GRADSIEVE_DEBUG_FILE=str(tmp_path / "debug-%p.log"),
+    )
+
+    for rank in range(2):
+        lines = (tmp_path / f"metrics-{rank}.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        assert [record["step"] for record in records] == list(range(6))
+        for record in records:
+            assert record["committed"] and record["rank"] == rank
+            assert 0 < record["wire_bytes"] < record["dense_bytes"]
+    logs = list(tmp_path.glob("debug-*.log"))
+    assert len(logs) == 2 and all("GRADSIEVE INFO" in log.read_text() for log in logs)
+
+
+def test_writing_things_down_changes_no_bit(tmp_path):
+    hashes = set()
+    for number, extra in enumerate(
+        [
+            {},
+            {
+                "GRADSIEVE_TIMELINE": str(tmp_path / "t-%r"),
+                "GRADSIEVE_METRICS": str(tmp_path / "m-%r"),
+            },
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        torchrun(2, SCRIPT, "6", f"spec={TOPK}", f"out={folder}", timeout=90, **extra)
+        for rank in range(2):
+            hashes.add(json.loads((folder / f"rank{rank}.json").read_text())["weights"])
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("run", range(4))
+def test_runs_end_clean_with_the_guides_exit(run):
+    output = torchrun(4, SCRIPT, "4", f"spec={TOPK}", timeout=90)
+
+    assert "terminate called" not in output and "Traceback" not in output, output

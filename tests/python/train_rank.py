@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank that trains, for tests that look at whole runs. Arguments: steps, then key=value:
+
+spec=…       "" trains without our hook
+out=FOLDER   where rankR.json goes: the error that was raised, a hash of the weights
+die=R        rank R kills itself in its sixth backward pass
+link=BITS    bits per second of a slow network to imitate
+width=N      of the hidden layers
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import gradsieve
+import gradsieve.torch as gt
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_models import batch, digest
+
+DIES_AT = 5
+
+
+def model_of(width: int) -> nn.Sequential:
+    torch.manual_seed(7)
+    layers: list[nn.Module] = [nn.Linear(31, width), nn.Tanh()]
+    for _ in range(3):
+        layers += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(width, 5))
+
+
+def main() -> None:
+    steps = int(sys.argv[1])
+    options = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    rank = dist.get_rank()
+    model = model_of(int(options.get("width", "33")))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=float(options.get("bucket_mb", "0.008")))
+    if options.get("spec"):
+        link = (float(options["link"]), 0.0) if "link" in options else None
+        state = gt.HookState(options["spec"], None, model.named_parameters(), timeout=20, link=link)
+        ddp.register_comm_hook(state, gt.hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    result = {"error": "", "kind": "", "seconds": 0.0}
+    begun = time.monotonic()
+    try:
+        for step in range(steps):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(ddp(x), y)
+            if options.get("die") == str(rank) and step == DIES_AT:
+                model[2].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            begun = time.monotonic()
+            loss.backward()
+            optimizer.step()
+    except RuntimeError as error:
+        result["error"] = str(error)
+        result["kind"] = type(error).__name__
+    result["seconds"] = time.monotonic() - begun
+    result["weights"] = digest(model.parameters())
+    result["version"] = gradsieve.__version__
+    if "out" in options:
+        (pathlib.Path(options["out"]) / f"rank{rank}.json").write_text(json.dumps(result))
+    if not result["error"]:
+        dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
