@@ -29,6 +29,10 @@ class BlockScales {
         block_elements_(block_elements),
         is_aligned_(reinterpret_cast<std::uintptr_t>(scales) % sizeof(float) == 0) {}
 
+  /// A row of elements that starts at a multiple of its length has one scale.
+  [[nodiscard]] __device__ bool has_whole_rows(unsigned row_elements) const {
+    return block_elements_.divisor % row_elements == 0;
+  }
   /// Of the elements i ... i + kWidth − 1; one access where they have one scale.
   template <int kWidth>
   [[nodiscard]] __device__ Pack<float, kWidth> at(std::uint64_t i) const {

@@ -2,8 +2,7 @@
 // The sum of what a block quantizer sent, as one pass over arrays.
 #pragma once
 
-#include "kernels/cuda/block_scales.cuh"
-#include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace gradsieve::kernels::cuda {
 
@@ -29,6 +28,30 @@ struct DequantizeAdd : SeesNothing {
     if constexpr (kWidth == 4) return *reinterpret_cast<std::uint16_t const*>(codes + i / 2);
     return static_cast<std::uint32_t>(codes[i / 2]) >> (i % 2 * 4);
   }
+  /// Code `lane` of those that lie side by side in a word: to the top, and down again with its
+  /// sign.
+  [[nodiscard]] __device__ float decoded(std::uint32_t word, unsigned lane, float scale) const {
+    int const q = bits == 8 ? static_cast<int>(word << (24 - 8 * lane)) >> 24
+                            : static_cast<int>(word << (28 - 4 * lane)) >> 28;
+    return static_cast<float>(q) * scale;
+  }
+
+  struct Chunk {
+    std::uint32_t codes[kRows];
+  };
+  [[nodiscard]] __device__ Chunk load_chunk(std::uint64_t chunk) const {
+    Chunk result;
+    std::uint64_t const first = chunk * kChunkElements + threadIdx.x % 32 * 4;
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) {
+      result.codes[row] = load_codes<4>(first + row * kRowElements);
+    }
+    return result;
+  }
+  [[nodiscard]] __device__ std::uint32_t row_of(Chunk const& loaded, unsigned row) const {
+    return loaded.codes[row];
+  }
+
   template <int kWidth>
   __device__ Loaded<kWidth> load(std::uint64_t i) const {
     Loaded<kWidth> result;
@@ -42,11 +65,8 @@ struct DequantizeAdd : SeesNothing {
     Pack<float, kWidth> sum;
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      // The code at the top of a word, and down again with its sign.
-      int const q = bits == 8 ? static_cast<int>(x.codes << (24 - 8 * lane)) >> 24
-                              : static_cast<int>(x.codes << (28 - 4 * lane)) >> 28;
-      float const decoded = static_cast<float>(q) * x.scales.at[lane];
-      float const product = weight * decoded;
+      float const product =
+          weight * decoded(x.codes, static_cast<unsigned>(lane), x.scales.at[lane]);
       sum.at[lane] = canonical(x.sum.at[lane] + product);
     }
     store<kWidth>(accumulator + i, sum);

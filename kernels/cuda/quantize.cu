@@ -52,16 +52,6 @@ bool can_use_quads(Coding const& coding, T const*... arrays) noexcept {
          is_quad_aligned(coding.residual) && (is_quad_aligned(arrays) && ...);
 }
 
-struct DequantizePolicy {
-  static constexpr unsigned threads = 256, items_per_thread = 4, min_blocks = 4;
-};
-
-/// Elements before the first quad of codes that one access reads.
-std::uint64_t codes_to_quad(std::byte const* codes, int bits) noexcept {
-  if (bits == 8) return elements_to_quad(codes);
-  return reinterpret_cast<std::uintptr_t>(codes) % 2 == 0 ? 0 : 2;
-}
-
 }  // namespace
 
 void quantize(ExecContext const& ctx, std::span<float const> corrected, int bits,
@@ -95,9 +85,9 @@ void dequantize_add(ExecContext const& ctx, std::span<std::byte const> codes,
                     std::span<float> accumulator) noexcept {
   DequantizeAdd const operation = {
       {}, codes.data(), BlockScales(scales, block_elements), accumulator.data(), weight, bits};
-  std::uint64_t const head = elements_to_quad(accumulator.data());
-  stream<DequantizePolicy>(ctx, operation, accumulator.size(),
-                           head == codes_to_quad(codes.data(), bits) ? head : kNeverAligned);
+  auto const code_address = reinterpret_cast<std::uintptr_t>(codes.data());
+  add_rows(ctx, operation, accumulator.size(),
+           is_quad_aligned(accumulator.data()) && code_address % (bits == 8 ? 4 : 2) == 0);
 }
 
 }  // namespace gradsieve::kernels::cuda

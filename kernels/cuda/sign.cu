@@ -4,8 +4,7 @@
 // quantize.cu a run of whole blocks is held in registers, and read again only where it is too long.
 #include <numeric>
 
-#include "kernels/cuda/block_scales.cuh"
-#include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/tile.cuh"
 #include "kernels/ops.hpp"
 
@@ -211,13 +210,6 @@ __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
   if (__syncthreads_or(any_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(signing.any_zero, 1U);
 }
 
-/// A warp takes four rows of 128 elements, whose bits are two sectors of a plane.
-struct SignAddPolicy {
-  static constexpr unsigned threads = 256, items_per_thread = 4, min_blocks = 4;
-};
-constexpr unsigned kRowElements = 128;
-constexpr unsigned kChunkElements = kRowElements * SignAddPolicy::items_per_thread;
-
 struct SignAdd : SeesNothing {
   std::byte const* signs;
   std::byte const* zeros;  ///< null: none are
@@ -225,83 +217,49 @@ struct SignAdd : SeesNothing {
   float* accumulator;
   float weight;
 
-  [[nodiscard]] __device__ float sum(float before, float scale, bool is_negative,
-                                     bool is_zero) const {
-    float const decoded = is_zero ? 0.0F : is_negative ? -scale : scale;
-    float const product = weight * decoded;
-    return canonical(before + product);
+  struct Bits {
+    unsigned negative;
+    unsigned zero;
+  };
+  /// Sixteen bits of each plane, so that a warp reads its chunk at once.
+  [[nodiscard]] __device__ Bits load_chunk(std::uint64_t chunk) const {
+    std::uint64_t const word = chunk * (kChunkElements / 16) + threadIdx.x % 32;
+    return {reinterpret_cast<std::uint16_t const*>(signs)[word],
+            zeros == nullptr ? 0U : reinterpret_cast<std::uint16_t const*>(zeros)[word]};
   }
-  [[nodiscard]] static __device__ bool bit(std::byte const* plane, std::uint64_t i) {
-    return (static_cast<unsigned>(plane[i / 8]) >> (i % 8) & 1U) != 0;
+  /// The four bits of this lane's quad: another lane has read them.
+  [[nodiscard]] __device__ Bits row_of(Bits const& loaded, unsigned row) const {
+    unsigned const lane = threadIdx.x % 32;
+    auto const from = static_cast<int>(8 * row + lane / 4);
+    unsigned const shift = lane % 4 * 4;
+    return {__shfl_sync(0xffffffffU, loaded.negative, from) >> shift,
+            __shfl_sync(0xffffffffU, loaded.zero, from) >> shift};
+  }
+  [[nodiscard]] __device__ float decoded(Bits const& bits, unsigned lane, float scale) const {
+    if ((bits.zero >> lane & 1U) != 0) return 0.0F;
+    return (bits.negative >> lane & 1U) != 0 ? -scale : scale;
+  }
+  [[nodiscard]] static __device__ unsigned bit(std::byte const* plane, std::uint64_t i) {
+    return static_cast<unsigned>(plane[i / 8]) >> (i % 8) & 1U;
   }
 
   struct Loaded {
     float before;
     float scale;
-    bool is_negative;
-    bool is_zero;
+    Bits bits;
   };
   template <int kWidth>
   __device__ Loaded load(std::uint64_t i) const {
-    return {accumulator[i], scales.at<1>(i).at[0], bit(signs, i),
-            zeros != nullptr && bit(zeros, i)};
+    return {accumulator[i],
+            scales.at<1>(i).at[0],
+            {bit(signs, i), zeros == nullptr ? 0 : bit(zeros, i)}};
   }
   template <int kWidth>
   __device__ void finish(std::uint64_t i, Loaded const& x, bool&) const {
-    accumulator[i] = sum(x.before, x.scale, x.is_negative, x.is_zero);
+    float const product = weight * decoded(x.bits, 0, x.scale);
+    accumulator[i] = canonical(x.before + product);
   }
 };
-
-/// This lane's 16 bits of a chunk.
-__device__ unsigned load_bits(std::byte const* plane, std::uint64_t chunk) {
-  auto const* const words = reinterpret_cast<std::uint16_t const*>(plane);
-  return words[chunk * (kChunkElements / 16) + threadIdx.x % 32];
-}
-
-/// The four bits of this lane's quad in a row; another lane has them.
-__device__ unsigned bits_of_quad(unsigned loaded, unsigned row) {
-  unsigned const lane = threadIdx.x % 32;
-  unsigned const bits = __shfl_sync(0xffffffffU, loaded, static_cast<int>(8 * row + lane / 4));
-  return bits >> (lane % 4 * 4);
-}
-
-__global__ void __launch_bounds__(SignAddPolicy::threads, SignAddPolicy::min_blocks)
-    sign_add_kernel(SignAdd const operation, std::uint64_t num_elements) {
-  constexpr unsigned kRows = SignAddPolicy::items_per_thread;
-  constexpr std::uint64_t kWarps = SignAddPolicy::threads / 32;
-  std::uint64_t const num_chunks = num_elements / kChunkElements;
-  for (std::uint64_t chunk = blockIdx.x * kWarps + threadIdx.x / 32; chunk < num_chunks;
-       chunk += gridDim.x * kWarps) {
-    std::uint64_t const first = chunk * kChunkElements + threadIdx.x % 32 * 4;
-    unsigned const negative = load_bits(operation.signs, chunk);
-    unsigned const zero = operation.zeros == nullptr ? 0 : load_bits(operation.zeros, chunk);
-    Quad before[kRows];
-    Quad scales[kRows];
-#pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      before[row] = load<4>(operation.accumulator + first + row * kRowElements);
-      scales[row] = operation.scales.at<4>(first + row * kRowElements);
-    }
-#pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      unsigned const negatives = bits_of_quad(negative, row);
-      unsigned const zeros = bits_of_quad(zero, row);
-      Quad sum;
-#pragma unroll
-      for (unsigned lane = 0; lane < 4; ++lane) {
-        sum.at[lane] = operation.sum(before[row].at[lane], scales[row].at[lane],
-                                     (negatives >> lane & 1U) != 0, (zeros >> lane & 1U) != 0);
-      }
-      store<4>(operation.accumulator + first + row * kRowElements, sum);
-    }
-  }
-  bool seen = false;
-  std::uint64_t const behind = num_chunks * kChunkElements;
-  for (std::uint64_t i = behind + threadIdx.x; blockIdx.x == 0 && i < num_elements;
-       i += SignAddPolicy::threads) {
-    operation.finish<1>(i, operation.load<1>(i), seen);
-  }
-}
 
 }  // namespace
 
@@ -339,13 +297,8 @@ void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* z
   auto const is_even = [](std::byte const* plane) {
     return reinterpret_cast<std::uintptr_t>(plane) % sizeof(std::uint16_t) == 0;
   };
-  if (!is_quad_aligned(accumulator.data()) || !is_even(signs) || !is_even(zeros)) {
-    stream_singly<SignAddPolicy>(ctx, operation, accumulator.size());
-  } else if (!accumulator.empty()) {
-    constexpr std::uint64_t kTile = SignAddPolicy::threads / 32 * kChunkElements;
-    launch(ctx, grid_of(divide_up(accumulator.size(), kTile)), SignAddPolicy::threads, 0,
-           sign_add_kernel, operation, accumulator.size());
-  }
+  add_rows(ctx, operation, accumulator.size(),
+           is_quad_aligned(accumulator.data()) && is_even(signs) && is_even(zeros));
 }
 
 }  // namespace gradsieve::kernels::cuda
