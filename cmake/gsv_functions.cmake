@@ -53,8 +53,8 @@ function(gsv_install_component target name)
     return()
   endif()
   install(TARGETS ${target} EXPORT gradsieve-${name}-targets
-    ARCHIVE COMPONENT library FILE_SET HEADERS COMPONENT library)
-  install(EXPORT gradsieve-${name}-targets NAMESPACE gradsieve:: COMPONENT library
+    ARCHIVE COMPONENT development FILE_SET HEADERS COMPONENT development)
+  install(EXPORT gradsieve-${name}-targets NAMESPACE gradsieve:: COMPONENT development
     DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/gradsieve")
 endfunction()
 
@@ -177,17 +177,20 @@ void register_builtin_plugins([[maybe_unused]] Registry& registry) {
   target_sources(gradsieve PRIVATE "${file}")
 endfunction()
 
-# gsv_add_program(name SOURCES ... [LIBS ...]): a program in <build>/bin;
+# gsv_add_program(name SOURCES ... [LIBS ...] [COMPONENT programs]): a program in <build>/bin;
 # those whose name begins with gradsieve are installed.
 function(gsv_add_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPONENT" "SOURCES;LIBS")
   add_executable(${name} ${arg_SOURCES})
   gsv_target_options(${name})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gradsieve ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
   if(PROJECT_IS_TOP_LEVEL AND name MATCHES "^gradsieve")
-    install(TARGETS ${name} COMPONENT programs)
+    if(NOT arg_COMPONENT)
+      set(arg_COMPONENT programs)
+    endif()
+    install(TARGETS ${name} COMPONENT ${arg_COMPONENT})
   endif()
 endfunction()
 

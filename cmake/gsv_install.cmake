@@ -4,8 +4,8 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradsieve")
 
 install(TARGETS gradsieve EXPORT gradsieve-targets
-  ARCHIVE COMPONENT library FILE_SET HEADERS COMPONENT library)
-install(EXPORT gradsieve-targets NAMESPACE gradsieve:: DESTINATION "${package_dir}" COMPONENT library)
+  ARCHIVE COMPONENT development FILE_SET HEADERS COMPONENT development)
+install(EXPORT gradsieve-targets NAMESPACE gradsieve:: DESTINATION "${package_dir}" COMPONENT development)
 set(GSV_NEEDS_CUDA ${GRADSIEVE_WITH_CUDA})
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gradsieve-config.cmake.in"
   "${PROJECT_BINARY_DIR}/gradsieve-config.cmake" INSTALL_DESTINATION "${package_dir}")
@@ -16,5 +16,23 @@ install(FILES
   "${PROJECT_BINARY_DIR}/gradsieve-config-version.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/gsv_find_zstd.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/gsv_find_xxhash.cmake"
-  DESTINATION "${package_dir}" COMPONENT library)
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT library)
+  DESTINATION "${package_dir}" COMPONENT development)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)
+
+# Relative, so that the files may be moved as a whole.
+file(RELATIVE_PATH GSV_PC_INCLUDE "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+  "/prefix/${CMAKE_INSTALL_INCLUDEDIR}")
+foreach(name IN ITEMS gradsieve gsv)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
+endforeach()
+install(FILES "${PROJECT_BINARY_DIR}/gradsieve.pc"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
+if(TARGET gsv)
+  install(FILES "${PROJECT_BINARY_DIR}/gsv.pc"
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
+endif()
+if(TARGET conformance_test)
+  install(PROGRAMS "$<TARGET_FILE:conformance_test>" RENAME gradsieve-conform
+    DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
+endif()
+include(gsv_packages)

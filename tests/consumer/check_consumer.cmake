@@ -22,7 +22,7 @@ set(configure "${CMAKE_COMMAND}" -G "${generator}" -S "${source}/tests/consumer"
   "-DCMAKE_CXX_FLAGS=${flags}" "-DMPI_CXX_COMPILER=${mpi_compiler}")
 
 if(way STREQUAL "find_package")
-  run("${CMAKE_COMMAND}" --install "${build}" --prefix "${scratch}/prefix" --component library)
+  run("${CMAKE_COMMAND}" --install "${build}" --prefix "${scratch}/prefix" --component development)
   set(components "")
   if(mpi)
     set(components mpi)
