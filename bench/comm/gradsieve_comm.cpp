@@ -14,6 +14,7 @@
 
 #include "bench/comm/comm_table.hpp"
 #include "bench/comm/measure.hpp"
+#include "bindings/cli/plugin_option.hpp"
 
 #ifdef GRADSIEVE_WITH_MPI
 #include <mpi.h>
@@ -184,6 +185,7 @@ int run(int argc, char** argv) {
   app.add_option("-c,--check", options.check, "compare ranks and the true mean (0 or 1)");
   app.add_option("-d,--datatype", options.dtype, "f32, f16, bf16 or f64");
   app.add_option("-o,--op", options.op, "avg or sum")->check(CLI::IsMember({"avg", "sum"}));
+  gradsieve::cli::add_plugin_option(app);
   app.add_option("--spec", options.specs, "a spec string; may be repeated")->take_all();
   app.add_option("--transport", options.transport, "local (threads) or mpi")
       ->check(CLI::IsMember({"local", "mpi"}));

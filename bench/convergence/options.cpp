@@ -11,6 +11,7 @@
 #include "gradsieve/registry.hpp"
 
 #include "bench/convergence/datasets.hpp"
+#include "bindings/cli/plugin_option.hpp"
 
 namespace gradsieve::study {
 namespace {
@@ -82,6 +83,7 @@ void add_training_options(CLI::App& app, StudyPlan& plan, Flags& flags) {
   app.add_option("--optimizer", flags.optimizer,
                  "sgd (momentum) or adamw; default: sgd, adamw for the transformer")
       ->transform(CLI::CheckedTransformer(optimizers));
+  gradsieve::cli::add_plugin_option(app);
   app.add_option("--spec", flags.specs,
                  "what gradients go through; may be repeated; default: none and 1 % top-k")
       ->take_all();

@@ -15,6 +15,7 @@
 #include "bench/micro/codec_bench.hpp"
 #include "bench/micro/index_bench.hpp"
 #include "bench/micro/peers.hpp"
+#include "bindings/cli/plugin_option.hpp"
 
 namespace gradsieve::bench {
 namespace {
@@ -226,6 +227,7 @@ int main(int argc, char** argv) {
   app.add_option("--n", options.sizes, "elements; may be repeated")->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "threads; may be repeated")
       ->check(CLI::Range(1, 256));
+  gradsieve::cli::add_plugin_option(app);
   app.add_option("--spec", options.specs, "spec strings in place of the default list");
   app.add_option("--trace", options.trace_folder,
                  "folder of gradients recorded by gradsieve-study --dump-gradients")

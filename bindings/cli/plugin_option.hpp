@@ -18,7 +18,11 @@ inline void add_plugin_option(CLI::App& command) {
       .add_option_function<std::vector<std::string>>(
           "--plugin",
           [](std::vector<std::string> const& paths) {
-            for (std::string const& path : paths) load_builtin_plugin(path);
+            try {
+              for (std::string const& path : paths) load_builtin_plugin(path);
+            } catch (Error const& error) {
+              throw CLI::ValidationError("--plugin", error.what());
+            }
           },
           "A shared library with a compressor (docs/plugin_abi.md); may be repeated")
       ->type_name("PATH")
