@@ -22,6 +22,11 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDI
 # Relative, so that the files may be moved as a whole.
 file(RELATIVE_PATH GSV_PC_INCLUDE "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig"
   "/prefix/${CMAKE_INSTALL_INCLUDEDIR}")
+set(GSV_PC_CUDA "")
+if(GRADSIEVE_WITH_CUDA)
+  string(REPLACE "CUDA::" "" runtime "${GSV_CUDART}")
+  set(GSV_PC_CUDA " -L${CUDAToolkit_LIBRARY_DIR} -l${runtime} -lrt")
+endif()
 foreach(name IN ITEMS gradsieve gsv)
   configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
 endforeach()

@@ -27,7 +27,7 @@ endif()
 run("${CMAKE_COMMAND}" -G "${generator}" -S "${source}" -B "${scratch}/build"
   "-DCMAKE_CXX_COMPILER=${compiler}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${launcher}"
   -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -g0 -DNDEBUG"
-  "-DGRADSIEVE_EXTRA_PLUGIN_DIRS=${scratch}/scratch_plugin" -DGRADSIEVE_TESTS=ON -DGRADSIEVE_MPI=OFF
+  "-DGRADSIEVE_EXTRA_PLUGIN_DIRS=${scratch}/scratch_plugin" -DGRADSIEVE_TESTS=ON -DGRADSIEVE_MPI=OFF -DGRADSIEVE_CUDA=OFF
   -DGRADSIEVE_TORCH=OFF -DGRADSIEVE_BENCH=OFF -DGRADSIEVE_TOOLS=OFF)
 run("${CMAKE_COMMAND}" --build "${scratch}/build" --target conformance_test --parallel 2)
 run("${scratch}/build/tests/conformance_test" "--gtest_filter=*truncate16*")

@@ -4,12 +4,12 @@
 
 #include "gradsieve/gradsieve.h"
 
-#define TRY(call)                                             \
-  do {                                                        \
-    if ((call) != gsvSuccess) {                               \
+#define TRY(call)                                            \
+  do {                                                       \
+    if ((call) != gsvSuccess) {                              \
       fprintf(stderr, "%s: %s\n", #call, gsvGetLastError()); \
-      return 1;                                               \
-    }                                                         \
+      return 1;                                              \
+    }                                                        \
   } while (0)
 
 int main(void) {

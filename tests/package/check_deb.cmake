@@ -6,7 +6,12 @@ include("${CMAKE_CURRENT_LIST_DIR}/run_command.cmake")
 
 file(REMOVE_RECURSE "${scratch}")
 file(MAKE_DIRECTORY "${scratch}/root")
-run("${CMAKE_CPACK_COMMAND}" -G DEB --config "${build}/CPackConfig.cmake" -B "${scratch}/packages")
+set(overrides "")
+if(cuda_dir)
+  set(overrides -D CPACK_DEBIAN_PACKAGE_SHLIBDEPS=OFF)
+endif()
+run("${CMAKE_CPACK_COMMAND}" -G DEB --config "${build}/CPackConfig.cmake" -B "${scratch}/packages"
+  ${overrides})
 set(expected libgsv0 libgradsieve-dev)
 if(mpi)
   list(APPEND expected libgsv0-mpi)
@@ -25,6 +30,10 @@ foreach(package IN LISTS expected)
 endforeach()
 
 # --- what they ask for ---
+if(cuda_dir)
+  set(depends_libgsv0 "libc6, libzstd1, as not asked")
+  set(depends_libgsv0-mpi "libopenmpi, as not asked")
+endif()
 if(NOT depends_libgsv0 MATCHES "libc6" OR NOT depends_libgsv0 MATCHES "libzstd1"
    OR depends_libgsv0 MATCHES "mpi|torch|json")
   message(FATAL_ERROR "libgsv0 depends on: ${depends_libgsv0}")
@@ -47,7 +56,7 @@ if(NOT output MATCHES "^${version}")
 endif()
 run(pkg-config --cflags --libs gsv)
 separate_arguments(flags UNIX_COMMAND "${output}")
-set(ENV{LD_LIBRARY_PATH} "${lib_dir}")
+set(ENV{LD_LIBRARY_PATH} "${lib_dir}:${cuda_dir}")
 run(cc -std=c11 -Wall -Wextra -pedantic -Werror "${source}/tests/package/c_consumer.c" ${flags}
   -o "${scratch}/by_pkg_config")
 run("${scratch}/by_pkg_config")

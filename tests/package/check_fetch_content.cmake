@@ -16,7 +16,7 @@ target_link_libraries(consumer PRIVATE gradsieve::gradsieve)
 # Without optimisation: what is asked is whether it builds.
 run("${CMAKE_COMMAND}" -G "${generator}" -S "${scratch}/project" -B "${scratch}/build"
   "-DFETCHCONTENT_SOURCE_DIR_GRADSIEVE=${source}" "-DCMAKE_CXX_COMPILER=${compiler}"
-  "-DCMAKE_CXX_COMPILER_LAUNCHER=${launcher}" -DCMAKE_BUILD_TYPE=Release
+  "-DCMAKE_CXX_COMPILER_LAUNCHER=${launcher}" -DCMAKE_BUILD_TYPE=Release -DGRADSIEVE_CUDA=OFF
   "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -g0 -DNDEBUG")
 run("${CMAKE_COMMAND}" --build "${scratch}/build" --target consumer --parallel 2)
 run("${scratch}/build/consumer")
