@@ -113,7 +113,7 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
 Status Hook::Impl::exchange_shards(Parcel& parcel, int round) noexcept {
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::size_t const own = static_cast<std::size_t>(transport->rank());
-  std::memset(r.sum.data(), 0, r.sum.size());
+  if (!r.sum.empty()) std::memset(r.sum.data(), 0, r.sum.size());  // a rank may own nothing
   for (std::size_t q = 0; q < r.letters.size(); ++q) letters_out[q] = r.letters[q].bytes();
 
   Status first = exchange::all_to_all(
