@@ -29,12 +29,14 @@ struct TrafficCall {
 void add_streaming_calls(std::vector<TrafficCall>& calls);
 void add_quantizer_calls(std::vector<TrafficCall>& calls);
 void add_sparse_calls(std::vector<TrafficCall>& calls);
+void add_selection_calls(std::vector<TrafficCall>& calls);
 
 [[nodiscard]] inline std::vector<TrafficCall> traffic_calls() {
   std::vector<TrafficCall> calls;
   add_streaming_calls(calls);
   add_quantizer_calls(calls);
   add_sparse_calls(calls);
+  add_selection_calls(calls);
   return calls;
 }
 
