@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 import traceback
@@ -45,6 +46,23 @@ def check_none_is_the_mean_in_rank_order() -> None:
             for rank in range(SIZE):
                 total += gradients(step, rank)[name]
             np.testing.assert_allclose(own[name], total / SIZE, rtol=0, atol=SIZE * 2.0**-22)
+
+
+def check_halves_are_summed_C76() -> None:
+    own = np.array([1.0, 2.0], np.float16) + np.float16(2 * RANK)
+    for op, divisor in (("sum", 1), ("mean", SIZE)):
+        exchange = gn.Exchange(COMM, {"x": own}, "none", op=op, timeout=20.0)
+        for _ in range(6):
+            array = own.copy()
+            exchange.reduce({"x": array})
+            total = sum(np.array([1.0, 2.0]) + 2 * rank for rank in range(SIZE))
+            np.testing.assert_array_equal(array, (total / divisor).astype(np.float16))
+
+
+def check_mpi_has_the_thread_level_asked_for_C73() -> None:
+    level = {"single": MPI.THREAD_SINGLE, "funneled": MPI.THREAD_FUNNELED}
+    wanted = level.get(os.environ.get("MPI4PY_RC_THREAD_LEVEL", ""), MPI.THREAD_MULTIPLE)
+    assert MPI.Query_thread() == wanted
 
 
 def check_nothing_is_lost_and_all_ranks_agree() -> None:
