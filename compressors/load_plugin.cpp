@@ -9,6 +9,7 @@
 #include "gradsieve/plugin.h"
 #include "gradsieve/registry.hpp"
 
+#include "compressors/load_plugin.hpp"
 #include "compressors/plugin_compressor.hpp"
 
 namespace gradsieve {
@@ -22,14 +23,8 @@ constexpr std::uint32_t kMaxParams = 64;
   throw Error(code, "plug-in '" + path + "': " + sentence);
 }
 
-/// The exported struct, with zeros for what it does not have. Never freed, as the library.
-gsvPluginV1x const& table_of(std::string const& path) {
-  // A name without a slash would be searched for; a plug-in is a file that somebody named.
-  std::string const file = path.find('/') == std::string::npos ? "./" + path : path;
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) refuse(path, Code::io_error, ::dlerror());
-  void const* const symbol = ::dlsym(library, GSV_PLUGIN_SYMBOL);
-  if (symbol == nullptr) refuse(path, Code::unsupported, "it exports no " GSV_PLUGIN_SYMBOL);
+/// The given struct, with zeros for what it does not have. Never freed, as what it points to.
+gsvPluginV1x const& copy_of(void const* symbol, std::string const& path) {
   std::uint32_t head[2];  // version and size come first in every version
   std::memcpy(head, symbol, sizeof head);
   if (head[0] != GSV_PLUGIN_ABI_VERSION)
@@ -43,6 +38,16 @@ gsvPluginV1x const& table_of(std::string const& path) {
   auto* const table = new gsvPluginV1x{};
   std::memcpy(table, symbol, std::min<std::size_t>(head[1], sizeof *table));
   return *table;
+}
+
+gsvPluginV1x const& exported_table(std::string const& path) {
+  // A name without a slash would be searched for; a plug-in is a file that somebody named.
+  std::string const file = path.find('/') == std::string::npos ? "./" + path : path;
+  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) refuse(path, Code::io_error, ::dlerror());
+  void const* const symbol = ::dlsym(library, GSV_PLUGIN_SYMBOL);
+  if (symbol == nullptr) refuse(path, Code::unsupported, "it exports no " GSV_PLUGIN_SYMBOL);
+  return copy_of(symbol, path);
 }
 
 void check(gsvPluginV1x const& table, std::string const& path) {
@@ -107,10 +112,7 @@ PluginInfo info_of(gsvPluginV1x const& table, std::string const& path) {
   return info;
 }
 
-}  // namespace
-
-std::string load_plugin(Registry& registry, std::string const& path) {
-  gsvPluginV1x const& table = table_of(path);
+std::string enter(Registry& registry, gsvPluginV1x const& table, std::string const& path) {
   check(table, path);
   PluginInfo const info = info_of(table, path);
   registry.add(
@@ -119,6 +121,17 @@ std::string load_plugin(Registry& registry, std::string const& path) {
                   return std::make_unique<PluginCompressor>(table, infos, params);
                 }));
   return info.name;
+}
+
+}  // namespace
+
+std::string load_plugin(Registry& registry, std::string const& path) {
+  return enter(registry, exported_table(path), path);
+}
+
+std::string add_plugin(Registry& registry, void const* table) {
+  std::string const where = "in memory";
+  return enter(registry, copy_of(table, where), where);
 }
 
 }  // namespace gradsieve

@@ -4,6 +4,7 @@
 
 #include "bindings/c/guard.hpp"
 #include "bindings/c/handles.hpp"
+#include "compressors/load_plugin.hpp"
 
 #define GSV_TEXT_(number) #number
 #define GSV_TEXT(number) GSV_TEXT_(number)
@@ -63,6 +64,18 @@ gsvResult_t gsvContextLoadPlugin(gsvContext_t context, char const* path, char* n
     std::string const loaded = load_plugin(*extended, c::required_text(path, "path"));
     ctx.registry = std::move(extended);
     if (name != nullptr || length != nullptr) c::write_text(loaded, name, capacity, length);
+  });
+}
+
+gsvResult_t gsvContextAddPlugin(gsvContext_t context, void const* plugin, char* name,
+                                uint64_t capacity, uint64_t* length) {
+  return c::guard([&] {
+    gsvContext& ctx = c::required(context, "context");
+    if (plugin == nullptr) c::throw_null("plugin");
+    auto extended = std::make_shared<Registry>(*ctx.registry);
+    std::string const added = add_plugin(*extended, plugin);
+    ctx.registry = std::move(extended);
+    if (name != nullptr || length != nullptr) c::write_text(added, name, capacity, length);
   });
 }
 

@@ -116,6 +116,10 @@ GSV_API gsvResult_t gsvContextDestroy(gsvContext_t context);
 /// loaded.
 GSV_API gsvResult_t gsvContextLoadPlugin(gsvContext_t context, char const* path, char* name,
                                          uint64_t capacity, uint64_t* length);
+/// The same for a plug-in that the caller has in memory: `plugin` is a gsvPluginV1x (plugin.h),
+/// which is copied; what it points to stays for good.
+GSV_API gsvResult_t gsvContextAddPlugin(gsvContext_t context, void const* plugin, char* name,
+                                        uint64_t capacity, uint64_t* length);
 
 // ----------------------------------------------------------------------------------- communicators
 

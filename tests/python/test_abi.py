@@ -5,10 +5,11 @@ import ctypes
 import re
 
 import pytest
-from gradsieve import _abi
+from gradsieve import _abi, _plugin_abi
 from rank_launcher import ROOT
 
-HEADER = (ROOT / "include" / "gradsieve" / "gradsieve.h").read_text()
+FOLDER = ROOT / "include" / "gradsieve"
+HEADER = "".join((FOLDER / name).read_text() for name in ("gradsieve.h", "plugin.h"))
 PLAIN = re.sub(r"//[^\n]*", "", HEADER)
 
 STRUCTS = {
@@ -26,7 +27,15 @@ STRUCTS = {
     "gsvFailure": _abi.Failure,
     "gsvStats": _abi.Stats,
     "gsvSparseOptions": _abi.SparseOptions,
+    "gsvCodecInfo": _plugin_abi.CodecInfo,
+    "gsvPiece": _plugin_abi.Piece,
+    "gsvRoundInfo": _plugin_abi.RoundInfo,
+    "gsvStepWords": _plugin_abi.StepWords,
+    "gsvCall": _plugin_abi.Call,
+    "gsvBody": _plugin_abi.Body,
+    "gsvPluginV1x": _plugin_abi.PluginV1x,
 }
+HANDLES = {f"gsv{name}_t" for name in ("Context", "Comm", "Hook", "Sparse", "Stream")}
 SIZES = {"uint32_t": 4, "int32_t": 4, "uint64_t": 8, "double": 8, "int": 4, "float": 4}
 
 
@@ -36,12 +45,15 @@ def members_of(name: str) -> list[tuple[str, int]]:
     assert body, f"{name} is not in the header"
     found = []
     for member in filter(None, (part.strip() for part in body[1].split(";"))):
-        function = re.match(r"\w+ \(\*(\w+)\)", member)
+        function = re.match(r"[\w ]+?\s?\*?\s?\(\*(\w+)\)", member) or re.match(
+            r"(?:\w+ )+(?:const)?\*? ?\(\*(\w+)\)", member
+        )
         if function:
             found.append((function[1], 8))
             continue
         kind, variable, count = re.match(r"(.*?)(\w+)(?:\[(\d+)\])?$", member, re.S).groups()
-        size = 8 if "*" in kind else SIZES[kind.split()[-1]]
+        is_pointer = "*" in kind or kind.split()[-1] in HANDLES
+        size = 8 if is_pointer else SIZES[kind.split()[-1]]
         found.append((variable, size * int(count or 1)))
     return found
 
@@ -68,8 +80,7 @@ def test_function_takes_as_many_of_the_same_size(name):
     for argument, text in zip(arguments, declared):
         is_pointer = "*" in text
         kind = text.split()[0]
-        is_handle = kind in {f"gsv{x}_t" for x in ("Context", "Comm", "Hook", "Sparse", "Stream")}
-        expected = 8 if is_pointer or is_handle else SIZES.get(kind, 4)  # the rest are enums
+        expected = 8 if is_pointer or kind in HANDLES else SIZES.get(kind, 4)  # the rest are enums
         assert ctypes.sizeof(argument) == expected, text
         assert (argument is ctypes.c_float) == (kind == "float" and not is_pointer), text
 

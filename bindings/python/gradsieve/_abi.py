@@ -209,6 +209,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gsvGetVersionText": (c_char_p, []),
     "gsvContextCreate": (Result, [POINTER(Handle), POINTER(ContextConfig)]),
     "gsvContextDestroy": (Result, [Handle]),
+    "gsvContextAddPlugin": (Result, [Handle, Address, *_TEXT]),
     "gsvCommInitLocal": (Result, [POINTER(Handle), c_int32]),
     "gsvCommInitTable": (Result, [POINTER(Handle), POINTER(TransportTable)]),
     "gsvCommInitMpi": (Result, [POINTER(Handle), Address, c_char_p]),

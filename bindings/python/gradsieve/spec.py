@@ -31,6 +31,9 @@ CLAIMS = (
 )
 
 
+_plugins: list[int] = []  # addresses of what codec.register added
+
+
 class Context:
     """Seed and threads that encoders and hooks start from."""
 
@@ -38,6 +41,12 @@ class Context:
         config = _abi.ContextConfig(seed=seed, num_threads=num_threads)
         self.handle = _abi.Handle()
         check(library().gsvContextCreate(ctypes.byref(self.handle), ctypes.byref(config)))
+        for plugin in _plugins:
+            self.add_plugin(plugin)
+
+    def add_plugin(self, address: int) -> None:
+        length = ctypes.c_uint64()
+        check(library().gsvContextAddPlugin(self.handle, address, None, 0, ctypes.byref(length)))
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
@@ -47,6 +56,13 @@ class Context:
 @functools.cache
 def default_context() -> Context:
     return Context()
+
+
+def add_plugin(address: int) -> None:
+    """Adds a plug-in in memory to this process: contexts made from here on know it."""
+    Context().add_plugin(address)  # an error is an error of this one alone
+    _plugins.append(address)
+    default_context.cache_clear()
 
 
 def read_text(function: Any, *before: Any, after: tuple[Any, ...] = ()) -> str:
