@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens a plug-in and enters it like one of ours.
+#include "compressors/load_plugin.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -9,7 +11,6 @@
 #include "gradsieve/plugin.h"
 #include "gradsieve/registry.hpp"
 
-#include "compressors/load_plugin.hpp"
 #include "compressors/plugin_compressor.hpp"
 
 namespace gradsieve {
