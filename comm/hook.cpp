@@ -33,6 +33,17 @@ void Hook::Impl::complete(Parcel& parcel) noexcept {
   if (!parcel.status.ok()) step_failed = true;
 }
 
+// A bucket that cannot be taken: the gradient stays out of the residual, and all ranks are told.
+Status Hook::Impl::decline(Parcel& parcel, Status status, char const* field) noexcept {
+  parcel.status = status;
+  step_failed = true;
+  blame(parcel, status, transport->rank(), field);
+  for (Letter& letter : parcel.rounds[0].letters) seal(parcel, 0, letter, false, status, 0);
+  parcel.submitted = true;
+  progress->submit(parcel.index);
+  return status;
+}
+
 Hook::Hook(Transport& transport, HookOptions options)
     : impl_(std::make_unique<Impl>(transport, std::move(options))) {}
 Hook::~Hook() = default;
@@ -58,25 +69,36 @@ Status Hook::reduce(std::uint32_t bucket, TensorView gradient, Event& event) noe
   for (std::uint32_t const tensor : impl_->bucket_tensors[bucket]) {
     num_elements += impl_->tensors[tensor].desc.num_elements;
   }
-  if (gradient.num_elements != num_elements) {
-    return {Code::invalid_argument,
-            "reduce: the bucket has another number of elements than planned"};
-  }
   Status first;
   for (std::uint32_t const index : impl_->bucket_parcels[bucket]) {
     Parcel& parcel = impl_->parcels[index];
-    if (parcel.submitted)
-      return {Code::invalid_usage, "reduce: this bucket was reduced in this step already"};
-    if (gradient.dtype != parcel.dtype)
-      return {Code::invalid_argument, "reduce: another dtype than planned"};
-    Status const status = impl_->reduce(parcel, gradient);
+    Status unfit;
+    char const* field = "num_elements";
+    if (gradient.num_elements != num_elements) {
+      unfit = {Code::invalid_argument,
+               "reduce: the bucket has another number of elements than planned"};
+    } else if (gradient.dtype != parcel.dtype) {
+      unfit = {Code::invalid_argument, "reduce: another dtype than planned"};
+      field = "dtype";
+    }
+    if (parcel.submitted) {
+      Status const again{Code::invalid_usage,
+                         "reduce: this bucket was reduced in this step already"};
+      return unfit.ok() ? again : unfit;
+    }
+    Status const status =
+        unfit.ok() ? impl_->reduce(parcel, gradient) : impl_->decline(parcel, unfit, field);
     if (first.ok()) first = status;
   }
   return first;
 }
 
+bool Hook::committed() const noexcept { return impl_->counts; }
+
 Status Hook::wait(Event const& event) noexcept {
   if (event.step != impl_->step) return {Code::invalid_usage, "wait: an event of another step"};
+  if (event.bucket >= impl_->bucket_parcels.size())
+    return {Code::invalid_argument, "wait: no such bucket in the plan"};
   if (getpid() != impl_->process_id)
     return {Code::forked_child, "this process was forked: only the parent may call"};
   FpEnvironment const environment;

@@ -8,8 +8,8 @@
 namespace gradsieve {
 
 std::uint32_t Hook::Impl::tag(std::uint32_t sequence) const noexcept {
-  // Late messages of a failed step must not match the next one's: the step is part of the tag.
-  return static_cast<std::uint32_t>((step * num_sequences + sequence) & 0x0fffffffu);
+  // Late messages of a failed step must not match the next one's.
+  return static_cast<std::uint32_t>((attempt * num_sequences + sequence) & 0x0fffffffu);
 }
 
 exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
@@ -79,7 +79,9 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
                                      : static_cast<double>(wire::load<float>(at));
   };
   auto const only_rank = [&](StatusLane number, StatusLane ranks) {
-    return lane(number) == 1.0 ? static_cast<int>(lane(ranks)) : -1;
+    double const rank = lane(ranks);  // other ranks had a part in it: anything, NaN included
+    bool const is_rank = rank >= 0.0 && rank < transport->world_size();
+    return lane(number) == 1.0 && is_rank ? static_cast<int>(rank) : -1;
   };
   if (lane(kLaneFailed) != 0.0) {
     context.blamed_rank = only_rank(kLaneFailed, kLaneFailedRanks);

@@ -69,6 +69,7 @@ struct Hook::Impl : Layout {
 
   // --- the straight line (hook.cpp) and its helpers ---
   Status reduce(Parcel& parcel, TensorView gradient) noexcept;
+  Status decline(Parcel& parcel, Status status, char const* field) noexcept;
   void complete(Parcel& parcel) noexcept;
   Status encode(Parcel& parcel, int round) noexcept;
   Status exchange_round(Parcel& parcel, int round) noexcept;
@@ -154,6 +155,12 @@ struct Hook::Impl : Layout {
   std::optional<Progress> progress;
 
   std::uint64_t step = 0;
+  /// Calls of begin so far, equal on all ranks. Tags are made of it and not of the step, which may
+  /// be tried again: a late message of the first try must not match the second.
+  std::uint64_t attempt = 0;
+  std::uint64_t committed_attempt = 0;         ///< the last one that counts, 0: none
+  std::uint64_t committed_attempt_before = 0;  ///< what refuse() goes back to
+  bool counts = false;                         ///< whether the last finished step committed
   float loss_scale = 1.0F;
   bool in_step = false;
   std::atomic<bool> step_failed{false};

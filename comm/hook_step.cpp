@@ -2,6 +2,7 @@
 // A step is a transaction: begin applies the outcome of the step before, finish votes on this one.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
             "begin: the outcome of the last step is unknown; call recover or restart from a "
             "checkpoint"};
   }
+  ++attempt;
   if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max())) {
     return {Code::invalid_argument, "begin: the loss scale must be positive and finite"};
   }
@@ -85,6 +87,8 @@ StepResult Hook::Impl::finish() noexcept {
   in_step = false;
   outcome = voted.outcome;
   result.committed = outcome == Outcome::committed;
+  counts = result.committed;
+  if (counts) committed_attempt_before = std::exchange(committed_attempt, attempt);
   history = PlanHash(history).add(step).add(outcome).value();
 
   auto const record = [&](Status status, int rank, char const* field) noexcept {
@@ -93,9 +97,10 @@ StepResult Hook::Impl::finish() noexcept {
       if (last_failure.code == Code::ok)
         last_failure = {status.code(), rank, "", field, status.message()};
       // The roll call knows better than a deadline who is gone: a rank that answers is only a
-      // victim.
-      if (voted.missing_rank >= 0 && last_failure.code == Code::timeout)
-        last_failure.rank = voted.missing_rank;
+      // victim, also where it says that it failed.
+      bool const follows =
+          last_failure.code == Code::timeout || last_failure.code == Code::peer_failed;
+      if (voted.missing_rank >= 0 && follows) last_failure.rank = voted.missing_rank;
     } catch (...) {
       last_failure.code = status.code();
     }
@@ -120,12 +125,16 @@ Status Hook::Impl::refuse() noexcept {
             "refuse: only a committed step can be refused, before the next begin"};
   }
   outcome = Outcome::rolled_back;
+  counts = false;
+  committed_attempt = committed_attempt_before;
   history = PlanHash(history).add(step).add(Outcome::rolled_back).value();
   return {};
 }
 
-// Survivors compare what they know of the step. One that committed has seen every vote, so all
-// others may commit too; if none did, nobody has used the results.
+// Survivors compare what they know of the doubtful step. One that committed it has seen every vote,
+// so all others may commit too; if none did, nobody has used the results. Who committed may have
+// begun the next step since, and failed there: so the answer is not its last outcome, but the last
+// step that counted.
 Status Hook::Impl::recover(Transport& other) noexcept {
   if (in_step) return {Code::invalid_usage, "recover: a step is running; call finish first"};
   std::size_t const world_size = static_cast<std::size_t>(other.world_size());
@@ -141,19 +150,28 @@ Status Hook::Impl::recover(Transport& other) noexcept {
     context.channel = Channel::control;
     context.tag = 0x0e000000u;
     context.deadline = Clock::now() + options.vote_deadline;
-    std::uint64_t const own = outcome == Outcome::committed     ? 2
-                              : outcome == Outcome::rolled_back ? 1
-                                                                : 0;
-    GRADSIEVE_RETURN_IF_ERROR(
-        exchange::all_gather_word(context, own, known, {answered.get(), world_size}));
-    bool const any_committed = std::ranges::count(known, std::uint64_t{2}) > 0;
-    if (outcome == Outcome::in_doubt)
-      outcome = any_committed ? Outcome::committed : Outcome::rolled_back;
+    auto const latest = [&](std::uint64_t own, std::uint64_t& of_all) noexcept {
+      Status const status =
+          exchange::all_gather_word(context, own, known, {answered.get(), world_size});
+      ++context.tag;
+      of_all = *std::ranges::max_element(known);
+      return status;
+    };
+    std::uint64_t last_committed = 0;
+    std::uint64_t last_attempt = 0;
+    GRADSIEVE_RETURN_IF_ERROR(latest(committed_attempt, last_committed));
+    GRADSIEVE_RETURN_IF_ERROR(latest(attempt, last_attempt));
+    if (outcome == Outcome::in_doubt) {
+      counts = last_committed == attempt;
+      outcome = counts ? Outcome::committed : Outcome::rolled_back;
+    }
+    // Ranks may have counted the doubtful step differently; from here on they share one history.
+    attempt = last_attempt;
+    committed_attempt = committed_attempt_before = last_committed;
+    history = PlanHash(options.epoch).add(last_attempt).add(last_committed).value();
   } catch (...) {
     return {Code::out_of_memory, "recover: no memory for the survivors' answers"};
   }
-  // Ranks may have counted the doubtful step differently; from here on they share one history.
-  history = PlanHash(options.epoch).add(step).add(outcome).value();
   if (&other == transport) return {};
   settle();
   bool const same_place =

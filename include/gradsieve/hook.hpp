@@ -138,7 +138,8 @@ class Hook {
 
   /// Starts the reduction of a bucket, in place: [num_elements of its tensors] local gradients in,
   /// their mean over all ranks out, valid after wait(). The bucket stays untouched by the caller
-  /// until then. Reports what can be known at once.
+  /// until then. Reports what can be known at once; a gradient of another size or dtype than
+  /// planned fails the step on all ranks, and is not kept.
   Status reduce(std::uint32_t bucket, TensorView gradient, Event& event) noexcept;
 
   /// Waits for a bucket; the Status of its exchange.
@@ -150,6 +151,10 @@ class Hook {
   /// Undoes a committed step before the next begin (a loss scaler that skips). Same call on all
   /// ranks.
   Status refuse() noexcept;
+
+  /// Whether the last finished step counts and its results may be used: StepResult::committed, and
+  /// after refuse() or recover() what has become of it.
+  [[nodiscard]] bool committed() const noexcept;
 
   /// After Code::in_doubt: commits if any survivor committed, else rolls back. With `transport`, if
   /// it is another, the hook goes on; where rank or world size have changed, plan() comes first.

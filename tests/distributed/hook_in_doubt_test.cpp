@@ -115,6 +115,92 @@ INSTANTIATE_TEST_SUITE_P(
         DoubtCase{"all_votes", kTopk, Rollback::exact, everybody, {true, true, true}}),
     [](auto const& c) { return c.param.name; });
 
+// Those who heard every vote have begun the next step by the time they notice: what counts is the
+// doubtful step, not their last one.
+TEST(HookInDoubtBehind, SurvivorsThatWentOnAndFailedStillSayThatTheStepCounts) {
+  LocalGroup rebuilt(kWorldSize);
+  std::barrier all(kWorldSize);
+  test::run_ranks(kWorldSize, [&](Transport& inner) {
+    int const me = inner.rank();
+    HookOptions options = options_for(kTopk);
+    options.rollback = Rollback::exact;
+    options.exchange_deadline = std::chrono::milliseconds(400);
+    options.vote_deadline = std::chrono::milliseconds(800);
+    std::vector<std::vector<std::uint32_t>> expected;
+    {
+      HookRank rank(inner, options, one_bucket_each({900}));
+      for (std::uint64_t step = 0; step < 10; ++step) {
+        rank.step(step);
+        expected.push_back(bits_of(rank.all_results()));
+      }
+    }
+    LossyTransport transport(inner, Channel::control, [&](int to) { return one_to_two(me, to); });
+    HookRank rank(transport, options, one_bucket_each({900}));
+    for (std::uint64_t step = 0; step < 4; ++step) rank.step(step);
+    ASSERT_TRUE(rank.hook().begin(4).ok());
+    rank.fill(4, heavy_tailed_of);
+    ASSERT_TRUE(rank.reduce_all().ok());
+    all.arrive_and_wait();
+    transport.arm(true);
+    StepResult const result = rank.hook().finish();
+    ASSERT_EQ(result.committed, me != 2);
+    EXPECT_EQ(rank.hook().committed(), me != 2);
+    if (me != 2) {
+      HookRank::Attempt const next = rank.attempt(5, heavy_tailed_of);
+      EXPECT_EQ(next.reduced.code(), Code::timeout);
+      EXPECT_FALSE(next.result.committed);
+      EXPECT_EQ(rank.hook().failure().rank, 2);
+    }
+    all.arrive_and_wait();
+    transport.arm(false);
+    ASSERT_TRUE(rank.hook().recover(rebuilt.transport(me)).ok());
+
+    if (me == 2) {
+      EXPECT_TRUE(rank.hook().committed());
+      EXPECT_EQ(bits_of(rank.all_results()), expected[4]) << "results stay";
+    } else {
+      EXPECT_FALSE(rank.hook().committed()) << "their last step was another";
+    }
+    for (std::uint64_t step = 5; step < 10; ++step) {
+      rank.step(step);
+      EXPECT_EQ(bits_of(rank.all_results()), expected[step]) << "step " << step;
+    }
+  });
+}
+
+// A vote that comes after its step was given up must not count for the second try of that step.
+TEST(HookLateVote, OfAFirstTryDoesNotCountForTheSecond) {
+  std::barrier all(2);
+  test::run_ranks(2, [&](Transport& inner) {
+    LateTransport transport(inner);
+    HookOptions options = options_for(kTopk);
+    options.rollback = Rollback::exact;
+    options.exchange_deadline = std::chrono::milliseconds(300);
+    options.vote_deadline = std::chrono::milliseconds(600);
+    HookRank rank(transport, options, one_bucket_each({900}));
+    for (std::uint64_t step = 0; step < 3; ++step) rank.step(step);
+    bool const is_late = inner.rank() == 1;
+    transport.hold(is_late);
+
+    // The first try fails on rank 0, whose gradient has another size; rank 1 votes against, late.
+    ASSERT_TRUE(rank.hook().begin(3).ok());
+    rank.fill(3, heavy_tailed_of);
+    std::span<float> const bucket(rank.bucket(0));
+    Event event;
+    static_cast<void>(
+        rank.hook().reduce(0, TensorView(is_late ? bucket : bucket.first(899)), event));
+    EXPECT_FALSE(rank.hook().wait(event).ok());
+    EXPECT_FALSE(rank.hook().finish().committed);
+    EXPECT_EQ(rank.hook().failure().rank, 0);
+    EXPECT_EQ(rank.hook().failure().tensor, "t0");
+    all.arrive_and_wait();
+    transport.hold(false);
+
+    for (std::uint64_t step = 3; step < 6; ++step) rank.step(step);
+    all.arrive_and_wait();
+  });
+}
+
 // Nobody knows that it committed: all roll back, and the same gradient gives the same step.
 TEST(HookInDoubtEverywhere, RollsBackAndTheStepMayBeSubmittedAgain) {
   LocalGroup rebuilt(kWorldSize);

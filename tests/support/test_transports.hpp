@@ -4,8 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "gradsieve/transport.hpp"
 
@@ -86,6 +88,49 @@ class LossyTransport final : public ForwardingTransport {
   Channel channel_;
   std::function<bool(int)> lost_;
   std::atomic<bool> armed_{false};
+};
+
+/// Keeps the control messages of this rank to rank 0 back while it holds, and sends them
+/// afterwards.
+class LateTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  ~LateTransport() override {
+    for (Message& message : late_)
+      static_cast<void>(inner_.wait(message.request, Clock::now() + std::chrono::milliseconds(1)));
+  }
+
+  void hold(bool holding) {
+    if (holding_ && !holding) {
+      for (Message& message : late_)
+        static_cast<void>(
+            inner_.send(Channel::control, 0, message.tag, message.bytes, message.request));
+    }
+    holding_ = holding;
+  }
+
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    if (!holding_ || channel != Channel::control || peer != 0)
+      return inner_.send(channel, peer, tag, bytes, request);
+    late_.push_back({tag, {bytes.begin(), bytes.end()}, {}});
+    request.num_bytes = bytes.size();
+    request.status = {};
+    request.done = true;
+    return {};
+  }
+  Status wait(Request& request, Deadline deadline) noexcept override {
+    return request.done ? request.status : inner_.wait(request, deadline);
+  }
+
+ private:
+  struct Message {
+    std::uint32_t tag;
+    std::vector<std::byte> bytes;
+    Request request;
+  };
+  std::deque<Message> late_;
+  bool holding_ = false;
 };
 
 /// Changes received data behind the header: what a faulty gather would do.
