@@ -2,8 +2,10 @@
 #include "comm/state_file.hpp"
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <vector>
 
 #include <fcntl.h>
@@ -54,11 +56,44 @@ class Reader {
     return taken;
   }
   [[nodiscard]] bool empty() const { return in_.empty(); }
+  [[noreturn]] void damaged(char const* what) const {
+    throw Error(Code::corrupt_payload, name_ + " is damaged: " + what);
+  }
 
  private:
   ConstBytes in_;
   std::string const& name_;
 };
+
+// Whoever makes the checksum fit may still have written anything.
+Memento read_memento(Reader& reader) {
+  Memento memento;
+  memento.residual_scale = reader.number<float>();
+  if (!std::isfinite(memento.residual_scale) || memento.residual_scale <= 0.0F)
+    reader.damaged("a loss scale is not a positive number");
+  std::uint32_t const num_slots = reader.number<std::uint32_t>();
+  std::uint64_t const count = reader.number<std::uint64_t>();
+  if (count > std::numeric_limits<std::uint64_t>::max() / sizeof(float))
+    reader.damaged("it claims more residual elements than it holds");
+  ConstBytes const values = reader.take(count * sizeof(float));
+  memento.residual.resize(static_cast<std::size_t>(count));
+  if (count > 0) std::memcpy(memento.residual.data(), values.data(), values.size());
+  for (float const x : memento.residual) {
+    if (!std::isfinite(x)) reader.damaged("a residual is not finite");
+  }
+  for (std::uint32_t s = 0; s < num_slots; ++s) {
+    Memento::Slot slot;
+    slot.name = reader.text();
+    std::uint32_t const kind = reader.number<std::uint32_t>();
+    if (kind > static_cast<std::uint32_t>(SlotKind::partitioned))
+      reader.damaged("a slot of no known kind");
+    slot.kind = static_cast<SlotKind>(kind);
+    ConstBytes const content = reader.take(reader.number<std::uint64_t>());
+    slot.bytes.assign(content.begin(), content.end());
+    memento.slots.push_back(std::move(slot));
+  }
+  return memento;
+}
 
 [[noreturn]] void throw_io(std::string const& what, std::string const& path) {
   throw Error(Code::io_error, what + " '" + path + "': " + std::strerror(errno));
@@ -130,38 +165,21 @@ StateFile parse_state(ConstBytes bytes, std::string const& name) {
     throw Error(Code::corrupt_payload, name + " is no state: it does not begin with GSVSTAT1");
   }
   ConstBytes const checked = bytes.first(bytes.size() - 8);
-  if (wire::load<std::uint64_t>(bytes.data() + checked.size()) != wire::checksum(checked)) {
-    throw Error(Code::corrupt_payload, name + " is damaged: its checksum does not fit");
-  }
   Reader reader(checked.subspan(sizeof kMagic), name);
+  if (wire::load<std::uint64_t>(bytes.data() + checked.size()) != wire::checksum(checked))
+    reader.damaged("its checksum does not fit");
   StateFile file;
   file.world_size = reader.number<std::uint32_t>();
   file.rank = reader.number<std::uint32_t>();
   file.seed = reader.number<std::uint64_t>();
   file.step = reader.number<std::uint64_t>();
   file.history = reader.number<std::uint64_t>();
+  if (file.rank >= file.world_size) reader.damaged("its rank is outside its group");
   std::uint64_t const num_tensors = reader.number<std::uint64_t>();
   for (std::uint64_t i = 0; i < num_tensors; ++i) {
     std::string tensor = reader.text();
-    Memento memento;
-    memento.residual_scale = reader.number<float>();
-    std::uint32_t const num_slots = reader.number<std::uint32_t>();
-    std::uint64_t const count = reader.number<std::uint64_t>();
-    if (count > bytes.size() / sizeof(float)) {
-      throw Error(Code::corrupt_payload, name + " claims more residual elements than it holds");
-    }
-    ConstBytes const values = reader.take(count * sizeof(float));
-    memento.residual.resize(static_cast<std::size_t>(count));
-    if (count > 0) std::memcpy(memento.residual.data(), values.data(), values.size());
-    for (std::uint32_t s = 0; s < num_slots; ++s) {
-      Memento::Slot slot;
-      slot.name = reader.text();
-      slot.kind = static_cast<SlotKind>(reader.number<std::uint32_t>());
-      ConstBytes const content_bytes = reader.take(reader.number<std::uint64_t>());
-      slot.bytes.assign(content_bytes.begin(), content_bytes.end());
-      memento.slots.push_back(std::move(slot));
-    }
-    file.tensors.emplace(std::move(tensor), std::move(memento));
+    if (!file.tensors.emplace(std::move(tensor), read_memento(reader)).second)
+      reader.damaged("a tensor occurs twice");
   }
   if (!reader.empty()) throw Error(Code::corrupt_payload, name + " holds more than a state");
   return file;

@@ -182,7 +182,10 @@ NpyArray read_npy(std::filesystem::path const& path) {
   std::uint64_t const file_bytes = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
   if (error || !file) fail(Code::io_error, path, "cannot be read; expected a .npy file");
+  return read_npy(file, file_bytes, path);
+}
 
+NpyArray read_npy(std::istream& file, std::uint64_t file_bytes, std::filesystem::path const& path) {
   std::array<char, 12> prefix{};
   std::size_t const magic_bytes = kMagic.size();
   file.read(prefix.data(), static_cast<std::streamsize>(magic_bytes + 4));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,10 @@ struct NpyArray {
 ///             corrupt_payload if it is no .npy file, or shorter or longer than its shape says
 ///             unsupported for other element types, big-endian data and Fortran order
 [[nodiscard]] NpyArray read_npy(std::filesystem::path const& path);
+
+/// The same from a stream of `num_bytes` bytes; the path is for the sentence of an error.
+[[nodiscard]] NpyArray read_npy(std::istream& file, std::uint64_t num_bytes,
+                                std::filesystem::path const& path);
 
 /// Writes the elements under the shape given, or as one dimension. The file appears complete or not
 /// at all: the bytes go to a temporary name beside it first.
