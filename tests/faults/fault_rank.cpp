@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of an MPI job in which a rank is killed or stopped: tools/faults starts it. A survivor
+// checks code, names, time and state, writes its books to FOLDER/RANK.books and a line to
+// FOLDER/RANK.report, and leaves by _exit: MPI_Finalize would wait for the rank that is gone.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include "gradsieve/mpi.hpp"
+
+#include "tests/faults/expected_run.hpp"
+
+namespace {
+
+using namespace gradsieve;
+using namespace gradsieve::testing;
+
+struct Arguments {
+  std::string spec;
+  Rollback rollback = Rollback::merge;
+  int victim = 0;
+  int signal = SIGKILL;
+  long delay_us = 0;
+  std::filesystem::path folder;
+};
+
+constexpr std::chrono::milliseconds kExchangeDeadline{1000};
+constexpr std::chrono::milliseconds kVoteDeadline{2000};
+// Both deadlines and what a busy machine adds: a hang is longer than any of it.
+constexpr std::chrono::seconds kMostSeconds{60};
+
+Layout layout() { return one_bucket_each({20'000, 3'000, 0, 301}); }
+
+HookOptions options_of(Arguments const& arguments) {
+  HookOptions options = options_for(arguments.spec);
+  options.rollback = arguments.rollback;
+  options.exchange_deadline = kExchangeDeadline;
+  options.vote_deadline = kVoteDeadline;
+  return options;
+}
+
+Arguments parse(char** argv) {
+  return {argv[1],
+          std::string(argv[2]) == "exact" ? Rollback::exact : Rollback::merge,
+          std::atoi(argv[3]),
+          std::string(argv[4]) == "stop" ? SIGSTOP : SIGKILL,
+          std::atol(argv[5]),
+          argv[6]};
+}
+
+/// What a survivor has found out.
+struct Findings {
+  std::uint64_t committed_steps = 0;
+  Status status;
+  Failure failure;
+  std::string wrong;  ///< the first thing that is not as promised
+  bool in_doubt = false;
+
+  void expect(bool holds, std::string const& sentence) {
+    if (!holds && wrong.empty()) wrong = sentence;
+  }
+};
+
+/// Trains until a step fails, and exports a checkpoint now and then as a trainer would.
+Findings train(HookRank& rank, Arguments const& arguments,
+               std::filesystem::path const& checkpoint) {
+  Findings findings;
+  for (std::uint64_t step = 0;; ++step) {
+    if (step % 10 == 0) rank.hook().export_state(checkpoint.string());
+    auto const start = Clock::now();
+    HookRank::Attempt const attempt = rank.attempt(step, heavy_tailed_of);
+    if (attempt.result.committed) {
+      findings.committed_steps = step + 1;
+      continue;
+    }
+    findings.status = attempt.result.status;
+    findings.failure = rank.hook().failure();
+    findings.in_doubt = findings.status.code() == Code::in_doubt;
+    findings.expect(Clock::now() - start < kMostSeconds, "the step ended long after its deadline");
+    break;
+  }
+  Code const code = findings.failure.code;
+  findings.expect(code == Code::timeout || code == Code::peer_failed || code == Code::in_doubt,
+                  "another code than timeout, peer_failed or in_doubt");
+  findings.expect(findings.failure.rank == arguments.victim, "the failure names another rank");
+  findings.expect(findings.in_doubt || !findings.failure.tensor.empty(),
+                  "the failure names no tensor");
+  return findings;
+}
+
+/// State, export and the books of conservation. A step in doubt has none of them: its outcome is
+/// not known, and the job restarts from its checkpoint.
+void check_state(HookRank& rank, Arguments const& arguments, int world_size, Findings& findings,
+                 std::filesystem::path const& checkpoint) {
+  std::uint64_t const failed_step = findings.committed_steps;
+  ExpectedRun const expected =
+      expected_run(world_size, options_of(arguments), rank.layout(), failed_step);
+  auto const me = static_cast<std::size_t>(rank.rank());
+  findings.expect(std::filesystem::file_size(checkpoint) > 0, "no checkpoint");
+  try {
+    rank.hook().export_state((checkpoint.parent_path() / "last").string() + std::to_string(me));
+    findings.expect(!findings.in_doubt, "state was exported although the outcome is unknown");
+  } catch (Error const& error) {
+    findings.expect(findings.in_doubt && error.code() == Code::in_doubt, error.what());
+  }
+  if (findings.in_doubt) return;
+  std::string const wrong = compare_after_rollback(rank, arguments.rollback, expected.residuals[me],
+                                                   failed_step, heavy_tailed_of);
+  findings.expect(wrong.empty(), wrong);
+
+  // Sent, kept here, given here; kept and given by the victim up to its last step that counts.
+  std::vector<double> given(expected.sent.size());
+  std::vector<double> lost_given(given.size());
+  std::uint64_t const taken = arguments.rollback == Rollback::merge ? 1 : 0;
+  add_gradients(given, rank.layout(), rank.rank(), 0, failed_step + taken);
+  add_gradients(lost_given, rank.layout(), arguments.victim, 0, failed_step);
+  std::ofstream books(arguments.folder / (std::to_string(me) + ".books"), std::ios::binary);
+  auto const write = [&](std::vector<double> const& numbers) {
+    books.write(reinterpret_cast<char const*>(numbers.data()),
+                static_cast<std::streamsize>(numbers.size() * sizeof(double)));
+  };
+  auto const flat = [](Residuals const& residuals) {
+    std::vector<double> all;
+    for (auto const& residual : residuals) all.insert(all.end(), residual.begin(), residual.end());
+    return all;
+  };
+  write(expected.sent);
+  write(flat(rank.all_residuals()));
+  write(given);
+  write(flat(expected.residuals[static_cast<std::size_t>(arguments.victim)]));
+  write(lost_given);
+}
+
+void report(Arguments const& arguments, int rank, Findings const& findings) {
+  std::filesystem::path const path = arguments.folder / (std::to_string(rank) + ".report");
+  {
+    std::ofstream out(path.string() + ".partial");
+    out << findings.committed_steps << '\t' << code_name(findings.failure.code) << '\t'
+        << findings.failure.rank << '\t' << findings.failure.tensor << '\t'
+        << findings.failure.field << '\t' << findings.wrong << '\n';
+  }
+  std::filesystem::rename(path.string() + ".partial", path);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) {
+    std::fprintf(stderr, "usage: fault_rank SPEC merge|exact VICTIM kill|stop DELAY_US FOLDER\n");
+    return 2;
+  }
+  Arguments const arguments = parse(argv);
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  std::unique_ptr<Transport> const transport = make_mpi_transport(MPI_COMM_WORLD);
+  int const me = transport->rank();
+  std::ofstream(arguments.folder / (std::to_string(me) + ".pid")) << ::getpid() << '\n';
+  std::filesystem::path const checkpoint = arguments.folder / ("checkpoint" + std::to_string(me));
+  HookRank rank(*transport, options_of(arguments), layout());
+  if (me == arguments.victim) {
+    std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(arguments.delay_us));
+      ::kill(::getpid(), arguments.signal);
+    }).detach();
+  }
+  Findings findings;
+  try {
+    findings = train(rank, arguments, checkpoint);
+    check_state(rank, arguments, transport->world_size(), findings, checkpoint);
+  } catch (std::exception const& error) {
+    findings.expect(false, error.what());
+  }
+  report(arguments, me, findings);
+  ::_exit(findings.wrong.empty() ? 0 : 1);
+}
