@@ -2,6 +2,7 @@
 // One rank of an MPI job in which a rank is killed or stopped: tools/faults starts it. A survivor
 // checks code, names, time and state, writes its books to FOLDER/RANK.books and a line to
 // FOLDER/RANK.report, and leaves by _exit: MPI_Finalize would wait for the rank that is gone.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "gradsieve/mpi.hpp"
 
 #include "tests/faults/expected_run.hpp"
+#include "tests/support/test_transports.hpp"
 
 namespace {
 
@@ -29,10 +31,13 @@ struct Arguments {
   Rollback rollback = Rollback::merge;
   int victim = 0;
   int signal = SIGKILL;
+  /// After kFirstFault steps; −1: in the step then, between its exchanges and its vote; −2: between
+  /// encoding and its first message.
   long delay_us = 0;
   std::filesystem::path folder;
 };
 
+constexpr std::uint64_t kFirstFault = 3;
 constexpr std::chrono::milliseconds kExchangeDeadline{1000};
 constexpr std::chrono::milliseconds kVoteDeadline{2000};
 // Both deadlines and what a busy machine adds: a hang is longer than any of it.
@@ -57,6 +62,22 @@ Arguments parse(char** argv) {
           argv[6]};
 }
 
+/// Ends the process at its first data message once it is armed.
+class DyingTransport final : public ForwardingTransport {
+ public:
+  DyingTransport(Transport& inner, int signal) : ForwardingTransport(inner), signal_(signal) {}
+  void arm() { armed_ = true; }
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    if (armed_ && channel == Channel::data) ::kill(::getpid(), signal_);
+    return inner_.send(channel, peer, tag, bytes, request);
+  }
+
+ private:
+  int signal_;
+  std::atomic<bool> armed_{false};
+};
+
 /// What a survivor has found out.
 struct Findings {
   std::uint64_t committed_steps = 0;
@@ -70,12 +91,34 @@ struct Findings {
   }
 };
 
+/// The victim's last moments.
+void meet_fate(HookRank& rank, DyingTransport& transport, std::uint64_t step,
+               Arguments const& arguments) {
+  if (rank.rank() != arguments.victim || step != kFirstFault) return;
+  if (arguments.delay_us == -2) {
+    transport.arm();
+    return;
+  }
+  if (arguments.delay_us == -1) {
+    static_cast<void>(rank.hook().begin(step));
+    rank.fill(step, heavy_tailed_of);
+    static_cast<void>(rank.reduce_all());
+    ::kill(::getpid(), arguments.signal);
+    return;
+  }
+  std::thread([&arguments] {
+    std::this_thread::sleep_for(std::chrono::microseconds(arguments.delay_us));
+    ::kill(::getpid(), arguments.signal);
+  }).detach();
+}
+
 /// Trains until a step fails, and exports a checkpoint now and then as a trainer would.
-Findings train(HookRank& rank, Arguments const& arguments,
+Findings train(HookRank& rank, DyingTransport& transport, Arguments const& arguments,
                std::filesystem::path const& checkpoint) {
   Findings findings;
   for (std::uint64_t step = 0;; ++step) {
     if (step % 10 == 0) rank.hook().export_state(checkpoint.string());
+    meet_fate(rank, transport, step, arguments);
     auto const start = Clock::now();
     HookRank::Attempt const attempt = rank.attempt(step, heavy_tailed_of);
     if (attempt.result.committed) {
@@ -161,21 +204,16 @@ int main(int argc, char** argv) {
   Arguments const arguments = parse(argv);
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  std::unique_ptr<Transport> const transport = make_mpi_transport(MPI_COMM_WORLD);
-  int const me = transport->rank();
+  std::unique_ptr<Transport> const mpi = make_mpi_transport(MPI_COMM_WORLD);
+  DyingTransport transport(*mpi, arguments.signal);
+  int const me = transport.rank();
   std::ofstream(arguments.folder / (std::to_string(me) + ".pid")) << ::getpid() << '\n';
   std::filesystem::path const checkpoint = arguments.folder / ("checkpoint" + std::to_string(me));
-  HookRank rank(*transport, options_of(arguments), layout());
-  if (me == arguments.victim) {
-    std::thread([&] {
-      std::this_thread::sleep_for(std::chrono::microseconds(arguments.delay_us));
-      ::kill(::getpid(), arguments.signal);
-    }).detach();
-  }
+  HookRank rank(transport, options_of(arguments), layout());
   Findings findings;
   try {
-    findings = train(rank, arguments, checkpoint);
-    check_state(rank, arguments, transport->world_size(), findings, checkpoint);
+    findings = train(rank, transport, arguments, checkpoint);
+    check_state(rank, arguments, transport.world_size(), findings, checkpoint);
   } catch (std::exception const& error) {
     findings.expect(false, error.what());
   }
