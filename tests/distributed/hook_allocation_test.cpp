@@ -1,56 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 7: nothing allocates in the steady step, on any thread of the library; and any size, any
 // alignment, zero elements and world size 1 work.
-#include <atomic>
 #include <barrier>
 
 #include <gtest/gtest.h>
 
-#include "tests/support/counting_allocator.hpp"
-#include "tests/support/hook_rank.hpp"
-#include "tests/support/plugin_specs.hpp"
 #include "tests/support/rank_runner.hpp"
+#include "tests/support/steady_allocations.hpp"
 
 namespace gradsieve::testing {
 namespace {
-
-/// Counts what the library asks its memory resource for.
-class CountingResource final : public MemoryResource {
- public:
-  void* allocate(std::size_t num_bytes, Stream stream) override {
-    ++num_calls;
-    num_live_bytes += num_bytes;
-    return host_memory().allocate(num_bytes, stream);
-  }
-  void deallocate(void* pointer, std::size_t num_bytes, Stream stream) noexcept override {
-    num_live_bytes -= num_bytes;
-    host_memory().deallocate(pointer, num_bytes, stream);
-  }
-  std::atomic<std::uint64_t> num_calls{0};
-  std::atomic<std::uint64_t> num_live_bytes{0};
-};
-
-struct AllocationCase {
-  std::string name;
-  std::string spec;
-  Rollback rollback = Rollback::merge;
-  bool progress_thread = true;
-};
-void PrintTo(AllocationCase const& c, std::ostream* out) { *out << c.name; }
-
-std::vector<AllocationCase> allocation_cases() {
-  std::vector<AllocationCase> cases;
-  for (SpecCase const& spec_case : default_specs()) {
-    cases.push_back({spec_case.name, spec_case.spec + " ; feedback=residual"});
-  }
-  cases.push_back({"topk_exact", "topk ; feedback=residual", Rollback::exact});
-  cases.push_back(
-      {"topk_without_progress_thread", "topk ; feedback=residual", Rollback::merge, false});
-  cases.push_back({"topk_without_feedback", "topk"});
-  cases.push_back({"topk_bf16_residual", "topk ; feedback=residual(dtype=bf16)"});
-  cases.push_back({"int8_gather", "int8 ; exchange=gather"});
-  return cases;
-}
 
 class HookAllocation : public ::testing::TestWithParam<AllocationCase> {};
 
@@ -58,49 +17,16 @@ TEST_P(HookAllocation, TenStepsAfterTwentyAllocateNothing) {
   constexpr int kWorldSize = 4;
   CountingResource resource;
   std::barrier all(kWorldSize);
-  std::uint64_t counted = 0;
-  std::uint64_t resource_calls = 0;
+  SteadyCounts first;
   test::run_ranks(kWorldSize, [&](Transport& transport) {
-    HookOptions options = options_for(GetParam().spec);
-    options.rollback = GetParam().rollback;
-    options.progress_thread = GetParam().progress_thread;
-    options.memory = &resource;
-    options.num_threads = 2;
-    HookRank rank(transport, options, one_bucket_each({6000, 0, 129, 1}));
-    std::vector<std::vector<float>> gradients;
-    for (TensorDesc const& tensor : rank.layout().tensors) {
-      gradients.push_back(heavy_tailed_of(transport.rank(), 0, tensor.name, tensor.num_elements));
-    }
-    std::vector<Event> events(gradients.size());
-    bool all_committed = true;
-    auto const run = [&](std::uint64_t step) {
-      bool ok = rank.hook().begin(step).ok();
-      for (std::uint32_t b = 0; b < gradients.size(); ++b) {
-        std::ranges::copy(gradients[b], rank.bucket(b).begin());
-        ok = rank.hook().reduce(b, TensorView(std::span<float>(rank.bucket(b))), events[b]).ok() &&
-             ok;
-      }
-      for (Event const& event : events) ok = rank.hook().wait(event).ok() && ok;
-      all_committed = rank.hook().finish().committed && ok && all_committed;
-    };
-    for (std::uint64_t step = 0; step < 20; ++step) run(step);
-
-    all.arrive_and_wait();
-    std::uint64_t const before = num_allocations();
-    std::uint64_t const calls_before = resource.num_calls;
-    all.arrive_and_wait();
-    for (std::uint64_t step = 20; step < 30; ++step) run(step);
-    all.arrive_and_wait();
-    if (transport.rank() == 0) {
-      counted = num_allocations() - before;
-      resource_calls = resource.num_calls - calls_before;
-    }
-    all.arrive_and_wait();
-    EXPECT_TRUE(all_committed);
+    SteadyCounts const counts =
+        count_steady_steps(transport, GetParam(), resource, [&] { all.arrive_and_wait(); });
+    EXPECT_TRUE(counts.all_committed);
+    if (transport.rank() == 0) first = counts;
   });
 
-  EXPECT_EQ(counted, 0u) << "allocations of four ranks in ten steps";
-  EXPECT_EQ(resource_calls, 0u);
+  EXPECT_EQ(first.allocations, 0u) << "allocations of four ranks in ten steps";
+  EXPECT_EQ(first.resource_calls, 0u);
   EXPECT_EQ(resource.num_live_bytes, 0u) << "what was taken was not given back";
 }
 

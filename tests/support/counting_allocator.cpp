@@ -9,6 +9,7 @@
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};
+std::atomic<std::uint64_t> cxx_allocations{0};
 
 void count() noexcept { allocations.fetch_add(1, std::memory_order_relaxed); }
 
@@ -18,12 +19,15 @@ namespace gradsieve::testing {
 
 std::uint64_t num_allocations() noexcept { return allocations.load(std::memory_order_relaxed); }
 
+std::uint64_t num_cxx_allocations() noexcept {
+  return cxx_allocations.load(std::memory_order_relaxed);
+}
+
 }  // namespace gradsieve::testing
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-// glibc looks these up in the program first; what C libraries ask for is then counted too. The
-// default operator new calls malloc.
+// glibc looks these up in the program first; what C libraries ask for is then counted too.
 extern "C" {
 
 void* __libc_malloc(std::size_t num_bytes);
@@ -59,12 +63,15 @@ int posix_memalign(void** pointer, std::size_t alignment, std::size_t num_bytes)
 
 }  // extern "C"
 
-#else
+#endif
 
 namespace {
 
 void* take(std::size_t num_bytes, std::size_t alignment) {
-  count();
+  cxx_allocations.fetch_add(1, std::memory_order_relaxed);
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  count();  // elsewhere aligned_alloc does
+#endif
   std::size_t const whole = (num_bytes + alignment) / alignment * alignment;  // never 0
   void* const pointer = std::aligned_alloc(alignment, whole);
   if (pointer == nullptr) {
@@ -105,5 +112,3 @@ void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept { st
 void operator delete[](void* pointer, std::size_t, std::align_val_t) noexcept {
   std::free(pointer);
 }
-
-#endif

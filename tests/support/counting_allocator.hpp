@@ -11,6 +11,9 @@ namespace gradsieve::testing {
 /// Allocations of all threads since the program started.
 [[nodiscard]] std::uint64_t num_allocations() noexcept;
 
+/// Those by operator new alone: of C++ code.
+[[nodiscard]] std::uint64_t num_cxx_allocations() noexcept;
+
 /// Counts from its construction on.
 class AllocationCount {
  public:
