@@ -125,7 +125,8 @@ void run_step(Soak& soak, HookRank& rank, std::uint64_t step, std::uint64_t kind
   if (Status const status = rank.hook().begin(step, loss_scale); !status.ok())
     fail(rank.hook(), "begin", status);
   rank.fill(step, heavy_tailed_of, loss_scale);
-  if (has_nan && me == step % kWorldSize) rank.bucket(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  if (has_nan && me == step % kWorldSize)
+    rank.bucket(0)[0] = std::numeric_limits<float>::quiet_NaN();
   std::vector<Event> events(rank.layout().buckets.size());
   for (std::uint32_t b = 0; b < events.size(); ++b) {
     std::span<float> bucket(rank.bucket(b));
@@ -161,7 +162,8 @@ void run_era(Soak& soak, Transport& transport, std::uint64_t era) {
   HookRank rank(transport, options, layout);
   std::uint64_t step = dice.below(1000);
   auto const some_steps = [&] {
-    for (std::uint64_t i = 4 + dice.below(8); i > 0; --i) run_step(soak, rank, step++, dice.below(12));
+    for (std::uint64_t i = 4 + dice.below(8); i > 0; --i)
+      run_step(soak, rank, step++, dice.below(12));
   };
   some_steps();
   if (dice.below(3) == 0) {
@@ -195,8 +197,9 @@ void live(Soak& soak, Transport& transport) {
     run_era(soak, transport, era);
     Dice dice(era, soak.seed + 1);
     for (int i = 0; i < 5; ++i) run_step(soak, lasting, step++, dice.below(12));
-    if (era % 7 == 3) lasting.plan(era % 2 == 0 ? one_bucket_each({5'000, 77})
-                                                : all_in_one(one_bucket_each({5'000, 77})));
+    if (era % 7 == 3)
+      lasting.plan(era % 2 == 0 ? one_bucket_each({5'000, 77})
+                                : all_in_one(one_bucket_each({5'000, 77})));
     soak.all.arrive_and_wait();
     if (transport.rank() == 0) keep_books(soak);
     soak.all.arrive_and_wait();
@@ -205,10 +208,9 @@ void live(Soak& soak, Transport& transport) {
 
 int judge(Soak const& soak) {
   auto const mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
-  std::printf("soak: %lld s, %llu models, --seed %llu\n",
-              static_cast<long long>(soak.duration.count()),
-              static_cast<unsigned long long>(soak.num_eras),
-              static_cast<unsigned long long>(soak.seed));
+  std::printf(
+      "soak: %lld s, %llu models, --seed %llu\n", static_cast<long long>(soak.duration.count()),
+      static_cast<unsigned long long>(soak.num_eras), static_cast<unsigned long long>(soak.seed));
   std::printf("  %-12s %12s %12s\n", "most", "first half", "second half");
   std::printf("  %-12s %10.1f M %10.1f M\n", "resident", mib(soak.early.resident_bytes),
               mib(soak.late.resident_bytes));
