@@ -9,7 +9,7 @@ namespace gradsieve {
 
 std::uint32_t Hook::Impl::tag(std::uint32_t sequence) const noexcept {
   // Late messages of a failed step must not match the next one's.
-  return static_cast<std::uint32_t>((attempt * num_sequences + sequence) & 0x0fffffffu);
+  return static_cast<std::uint32_t>((first_tag + sequence) & 0x0fffffffu);
 }
 
 exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,

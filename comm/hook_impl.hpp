@@ -155,9 +155,11 @@ struct Hook::Impl : Layout {
   std::optional<Progress> progress;
 
   std::uint64_t step = 0;
-  /// Calls of begin so far, equal on all ranks. Tags are made of it and not of the step, which may
-  /// be tried again: a late message of the first try must not match the second.
-  std::uint64_t attempt = 0;
+  std::uint64_t attempt = 0;  ///< calls of begin so far, equal on all ranks
+  /// Tags of the running step. They are not made of the step's number, which may be tried again: a
+  /// late message of the first try must not match the second.
+  std::uint64_t first_tag = 0;
+  std::uint64_t end_tag = 0;
   std::uint64_t committed_attempt = 0;         ///< the last one that counts, 0: none
   std::uint64_t committed_attempt_before = 0;  ///< what refuse() goes back to
   bool counts = false;                         ///< whether the last finished step committed

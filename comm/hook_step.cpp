@@ -23,6 +23,7 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
             "checkpoint"};
   }
   ++attempt;
+  first_tag = std::exchange(end_tag, end_tag + num_sequences + 1);  // the last one is the vote's
   if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max())) {
     return {Code::invalid_argument, "begin: the loss scale must be positive and finite"};
   }
@@ -161,6 +162,7 @@ Status Hook::Impl::recover(Transport& other) noexcept {
     std::uint64_t last_attempt = 0;
     GRADSIEVE_RETURN_IF_ERROR(latest(committed_attempt, last_committed));
     GRADSIEVE_RETURN_IF_ERROR(latest(attempt, last_attempt));
+    GRADSIEVE_RETURN_IF_ERROR(latest(end_tag, end_tag));
     if (outcome == Outcome::in_doubt) {
       counts = last_committed == attempt;
       outcome = counts ? Outcome::committed : Outcome::rolled_back;

@@ -111,6 +111,7 @@ struct Stats {
 enum class OnWorldChange : std::uint8_t { error, redistribute, reset };
 
 /// Gradient exchange for one model on one rank. Every call is made in the same order on all ranks.
+/// A transport serves one hook at a time: hooks whose steps overlap need one each.
 ///
 ///   plan() once, then per step: begin(step), reduce() per bucket, finish(), update.
 ///

@@ -2,6 +2,7 @@
 // Hours of training in short: four ranks, ever other specs, sizes, plans, rollbacks, failures and
 // checkpoints; memory, descriptors and threads must not grow. tools/soak runs it.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/hook_rank.hpp"
@@ -85,6 +87,29 @@ class Dice {
   std::uint64_t next_;
 };
 
+/// Page faults of steps, counted without taking memory: fault counts from 64 on are one.
+class FaultCounts {
+ public:
+  void add(long faults) { ++steps_with_[static_cast<std::size_t>(std::clamp(faults, 0L, 64L))]; }
+  [[nodiscard]] std::size_t median() const {
+    std::uint64_t total = 0;
+    for (std::uint64_t const steps : steps_with_) total += steps;
+    std::uint64_t seen = 0;
+    std::size_t faults = 0;
+    while (faults < 64 && (seen += steps_with_[faults]) * 2 < total) ++faults;
+    return faults;
+  }
+
+ private:
+  std::array<std::uint64_t, 65> steps_with_ = {};
+};
+
+long page_faults() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt + usage.ru_majflt;
+}
+
 /// What all ranks share.
 struct Soak {
   explicit Soak(std::chrono::seconds d, std::uint64_t s)
@@ -104,8 +129,9 @@ struct Soak {
   std::vector<std::uint64_t> hashes = std::vector<std::uint64_t>(kWorldSize);
   std::atomic<bool> over{false};
   std::uint64_t num_eras = 0;
-  Held early;  ///< most after the warm-up, in the first half of what is left
-  Held late;   ///< most in the second half
+  Held early;          ///< most after the warm-up, in the first half of what is left
+  Held late;           ///< most in the second half
+  FaultCounts faults;  ///< of four ranks in a step of the lasting hooks
   Clock::time_point start = Clock::now();
 };
 
@@ -196,7 +222,13 @@ void live(Soak& soak, Transport& transport) {
   for (std::uint64_t era = 0; !soak.over; ++era) {
     run_era(soak, transport, era);
     Dice dice(era, soak.seed + 1);
-    for (int i = 0; i < 5; ++i) run_step(soak, lasting, step++, dice.below(12));
+    for (int i = 0; i < 5; ++i) {
+      soak.all.arrive_and_wait();
+      long const before = page_faults();
+      run_step(soak, lasting, step++, dice.below(12));
+      soak.all.arrive_and_wait();
+      if (transport.rank() == 0) soak.faults.add(page_faults() - before);
+    }
     if (era % 7 == 3)
       lasting.plan(era % 2 == 0 ? one_bucket_each({5'000, 77})
                                 : all_in_one(one_bucket_each({5'000, 77})));
@@ -222,6 +254,8 @@ int judge(Soak const& soak) {
   std::printf("  %-12s %12llu %12llu\n", "threads",
               static_cast<unsigned long long>(soak.early.threads),
               static_cast<unsigned long long>(soak.late.threads));
+  std::printf("  %-12s %12zu, the median of all steps of the lasting hooks\n", "page faults",
+              soak.faults.median());
   if (soak.early.threads == 0 || soak.late.threads == 0) {
     std::printf("soak: too short to compare two halves\n");
     return 1;
