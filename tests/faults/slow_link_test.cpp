@@ -61,8 +61,8 @@ TEST_P(CrawlingLink, EndsTheStepInTheSameWayOnAllRanks) {
     ChangingLink link(inner);
     HookOptions options = options_for(crawl.spec);
     options.rollback = crawl.rollback;
-    options.exchange_deadline = std::chrono::milliseconds(300);
-    options.vote_deadline = std::chrono::milliseconds(900);
+    options.exchange_deadline = std::chrono::milliseconds(1000);
+    options.vote_deadline = std::chrono::milliseconds(3000);
     HookRank rank(link, options, one_bucket_each({700, 30}));
     for (std::uint64_t step = 0; step < 12; ++step) {
       bool const is_slow = step == 4 || step == 7;
