@@ -98,7 +98,11 @@ template <ElementType kType>
 /// Bit i: word i is greater than that of `bound`.
 [[gnu::always_inline]] inline std::uint32_t mask_above(Words x, Words bound) {
 #if defined(__AVX512F__)
-  return _mm512_cmpgt_epi32_mask(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(bound));
+  std::uint32_t mask =
+      _mm512_cmpgt_epi32_mask(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(bound));
+  // g++ 12 may spill a mask as 16 bits and then read 64: it has to be a number first.
+  __asm__("" : "+r"(mask));
+  return mask;
 #elif defined(__AVX2__)
   return static_cast<std::uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(x > bound)));
 #elif defined(__SSE2__)
