@@ -113,6 +113,47 @@ TEST(CudaTopk, IsEquivalentToRef) {
   }
 }
 
+// What is sampled says nothing of the rest: too few candidates, then more than there is room for.
+TEST(CudaTopk, FindsTheCutWhereTheSampleMisleads) {
+  constexpr std::size_t n = 20483;
+  constexpr std::size_t k = n / 100;
+  constexpr std::uint64_t kSamples = 512;  // num_topk_samples(n), at the positions of topk.cu
+  for (bool const is_sample_large : {true, false}) {
+    SCOPED_TRACE(is_sample_large ? "large sample" : "small sample");
+    std::vector<float> gradient(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      float const size = 1.0F + 1e-4F * static_cast<float>(mix64(i) % n);
+      gradient[i] = (i % 3 == 0 ? -size : size) * (is_sample_large ? 1.0F : 1000.0F);
+    }
+    for (std::uint64_t j = 0; j < kSamples; ++j) {
+      std::uint64_t const start = j * n / kSamples;
+      std::uint64_t const size = (j + 1) * n / kSamples - start;
+      gradient[start + ((mix64(j) >> 32) * size >> 32)] *= is_sample_large && j < 60 ? 1e4F
+                                                           : is_sample_large         ? 1.0F
+                                                                                     : 1e-6F;
+    }
+    std::vector<float> residual(n);
+    std::vector<std::uint32_t> indices(k);
+    std::vector<float> values(k);
+    SparseView expected{.indices = indices, .values = values};
+    kernels::ref::topk({}, std::span<float const>(gradient), {{}, residual, 1.0F}, k, expected);
+    CudaStep step(kernels::topk_workspace_bytes(n, k));
+    OnDevice<float> const given(step, gradient);
+    OnDevice<float> const left(step, std::vector<float>(n, 7));
+    OnDevice<std::uint32_t> const chosen(step, std::vector<std::uint32_t>(k));
+    OnDevice<float> const sent(step, std::vector<float>(k));
+    OnDevice<SparseCounts> const counts(step, std::vector<SparseCounts>(1));
+    SparseView actual{.indices = chosen.span(), .values = sent.span(), .counts = counts.data()};
+    step.set_words({});
+    kernels::cuda::topk(step.context(), ConstTensorView(given.span()), {{}, left.span(), 1.0F}, k,
+                        actual);
+    ASSERT_TRUE(went_well(step));
+    ASSERT_TRUE(same_bytes(indices, chosen.read()));
+    ASSERT_TRUE(same_bytes(values, sent.read()));
+    ASSERT_TRUE(same_bytes(residual, left.read()));
+  }
+}
+
 TEST(CudaTopk, RefusesAWorkspaceThatIsTooSmall) {
   CudaStep step(1024);
   OnDevice<float> const gradient(step, std::vector<float>(20000, 1));
