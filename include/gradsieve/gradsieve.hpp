@@ -4,6 +4,7 @@
 
 #include "gradsieve/compressor.hpp"
 #include "gradsieve/context.hpp"
+#include "gradsieve/device_exchange.hpp"
 #include "gradsieve/exchange.hpp"
 #include "gradsieve/hook.hpp"
 #include "gradsieve/memory.hpp"

@@ -15,6 +15,8 @@
 
 namespace gradsieve {
 
+class DeviceExchange;
+
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
@@ -73,6 +75,10 @@ class Transport {
 
   /// The library's own dense sum, in place, as the baseline to compare with (MPI_Allreduce).
   virtual Status dense_all_reduce(TensorView data) noexcept;
+
+  /// Exchanges of device memory in stream order, if this transport has its own; null: a Hook with
+  /// backend=cuda takes its payloads through pinned host memory and the calls above.
+  [[nodiscard]] virtual DeviceExchange* device_exchange() noexcept { return nullptr; }
 };
 
 /// Ranks that are threads of one process. Keep the group alive as long as its transports are used.
