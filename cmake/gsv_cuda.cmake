@@ -30,6 +30,28 @@ macro(gsv_find_cuda out)
   endif()
 endmacro()
 
+# gsv_find_nccl(out): sets GSV_NCCL_INCLUDE_DIR and GSV_NCCL_VERSION; out is a sentence where the
+# header is missing or too old. The library itself is looked for when a program runs.
+macro(gsv_find_nccl out)
+  find_path(GSV_NCCL_INCLUDE_DIR nccl.h HINTS "$ENV{NCCL_HOME}/include" ${CUDAToolkit_INCLUDE_DIRS}
+    DOC "folder of nccl.h")
+  mark_as_advanced(GSV_NCCL_INCLUDE_DIR)
+  set(GSV_NCCL_VERSION)
+  if(NOT GRADSIEVE_WITH_CUDA)
+    set(${out} "the transport over NCCL needs CUDA, which is off.")
+  elseif(NOT GSV_NCCL_INCLUDE_DIR)
+    set(${out} "no nccl.h was found; NVIDIA's package is libnccl-dev.")
+  else()
+    file(STRINGS "${GSV_NCCL_INCLUDE_DIR}/nccl.h" gsv_nccl_lines
+      REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) [0-9]+")
+    list(TRANSFORM gsv_nccl_lines REPLACE "^#define NCCL_[A-Z]+ ([0-9]+).*" "\\1")
+    list(JOIN gsv_nccl_lines "." GSV_NCCL_VERSION)
+    if(GSV_NCCL_VERSION VERSION_LESS 2.18)
+      set(${out} "nccl.h of NCCL 2.18 or newer is needed; ${GSV_NCCL_INCLUDE_DIR} has '${GSV_NCCL_VERSION}'.")
+    endif()
+  endif()
+endmacro()
+
 # The sources of the emulator, by GRADSIEVE_CUDA_EMULATOR: GSV_CUDA_EMULATOR_DIR, or empty.
 macro(gsv_locate_cuda_emulator)
   string(TOUPPER "${GRADSIEVE_CUDA_EMULATOR}" gsv_emulator)
@@ -101,13 +123,18 @@ function(gsv_cuda_options target)
     CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY None)
 endfunction()
 
-# gsv_add_cuda_test(name SOURCES ... LABELS ... [TIMEOUT seconds]): one executable; ctest NAME runs
-# all of it and NAME.VARIANT its quick subset under other orders, streams and architectures of the
-# emulator. Without the emulator only NAME is there; without a GPU as well it is skipped (77).
+# gsv_add_cuda_test(name SOURCES ... LABELS ... [TIMEOUT seconds] [VARIANTS ...] [ENVIRONMENT ...]):
+# one executable; ctest NAME runs all of it and NAME.VARIANT its quick subset under other orders,
+# streams and architectures of the emulator, or those that VARIANTS names. Without the emulator only
+# NAME is there; without a GPU as well it is skipped (77).
 function(gsv_add_cuda_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LABELS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LABELS;LIBS;VARIANTS;ENVIRONMENT")
   if(NOT GRADSIEVE_WITH_CUDA)
     return()
+  endif()
+  if(NOT arg_VARIANTS)
+    set(arg_VARIANTS ORDER=reverse ORDER=random:1 ORDER=random:2 ORDER=random:3 QUANTUM=97
+      STREAMS=lazy SM=80)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
@@ -117,17 +144,17 @@ function(gsv_add_cuda_test name)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gradsieve ${arg_LIBS} GTest::gmock GTest::gtest ${GSV_CUDART})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  gsv_add_cuda_run(${name} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT} COMMAND ${name})
+  gsv_add_cuda_run(${name} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT} COMMAND ${name}
+    ENVIRONMENT ${arg_ENVIRONMENT})
   if(NOT GSV_CUDA_RUN)
     return()
   endif()
   add_dependencies(${name} gsv_cuda_emulator)
-  foreach(variant IN ITEMS ORDER=reverse ORDER=random:1 ORDER=random:2 ORDER=random:3 QUANTUM=97
-      STREAMS=lazy SM=80)
+  foreach(variant IN LISTS arg_VARIANTS)
     string(REGEX REPLACE "[=:]" "_" suffix "${variant}")
     string(TOLOWER "${suffix}" suffix)
     gsv_add_cuda_run(${name}.${suffix} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT} COMMAND ${name}
-      ENVIRONMENT "CUDASIM_${variant}" GRADSIEVE_CUDA_SUBSET=quick)
+      ENVIRONMENT ${arg_ENVIRONMENT} "CUDASIM_${variant}" GRADSIEVE_CUDA_SUBSET=quick)
   endforeach()
 endfunction()
 

@@ -55,7 +55,18 @@ endif()
 gsv_resolve(GRADSIEVE_MPI "${MPI_CXX_FOUND}" "MPI ${MPI_CXX_VERSION}, ${MPIEXEC_EXECUTABLE}"
   "no MPI was found; Debian's packages are libopenmpi-dev and openmpi-bin.")
 
-gsv_resolve(GRADSIEVE_NCCL FALSE "" "this version has no NCCL transport yet.")
+gsv_wanted(GRADSIEVE_NCCL wanted)
+set(missing)
+if(wanted)
+  gsv_find_nccl(missing)
+endif()
+if(wanted AND NOT missing)
+  set(found TRUE)
+else()
+  set(found FALSE)
+endif()
+gsv_resolve(GRADSIEVE_NCCL ${found}
+  "nccl.h ${GSV_NCCL_VERSION}, the library opened at run time" "${missing}")
 
 gsv_wanted(GRADSIEVE_TORCH wanted)
 if(wanted AND PROJECT_IS_TOP_LEVEL)

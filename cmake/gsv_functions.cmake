@@ -226,23 +226,25 @@ function(gsv_add_test name)
   endforeach()
 endfunction()
 
-# gsv_add_mpi_run(test_name num_ranks LABELS ... [TIMEOUT seconds] COMMAND target args ...):
-# a ctest that starts a program of ours under the launcher of the MPI that was found.
+# gsv_add_mpi_run(test_name num_ranks LABELS ... [TIMEOUT seconds] [UNDER wrapper ...]
+#   [ENVIRONMENT ...] COMMAND target args ...):
+# a ctest that starts a program of ours, in a wrapper if there is one, under the launcher of the MPI
+# that was found.
 function(gsv_add_mpi_run test_name num_ranks)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LABELS;COMMAND")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LABELS;COMMAND;UNDER;ENVIRONMENT")
   if(NOT GRADSIEVE_WITH_MPI)
     return()
   endif()
   list(POP_FRONT arg_COMMAND program)
   add_test(NAME ${test_name} COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} ${num_ranks}
-    ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${program}> ${MPIEXEC_POSTFLAGS} ${arg_COMMAND})
+    ${MPIEXEC_PREFLAGS} ${arg_UNDER} $<TARGET_FILE:${program}> ${MPIEXEC_POSTFLAGS} ${arg_COMMAND})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   # Open MPI refuses root and more ranks than cores unless told; ranks that wait must not spin.
   set_tests_properties(${test_name} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
     PROCESSORS ${num_ranks} RESOURCE_LOCK mpi ENVIRONMENT
-    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1")
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;${arg_ENVIRONMENT}")
 endfunction()
 
 # The demo trains on libtorch; where that is missing, asking for it gives a sentence.

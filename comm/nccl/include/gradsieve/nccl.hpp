@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks whose gradients are on GPUs. Part of the component gradsieve::nccl, which opens NCCL at run
+// time: not in gradsieve.hpp.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "gradsieve/transport.hpp"
+
+namespace gradsieve {
+
+struct NcclOptions {
+  /// How long the ranks wait for each other when the transport is made, in each of its two parts:
+  /// over `host`, and inside NCCL. Afterwards, how long a call may stay inside NCCL on the host,
+  /// which connects ranks when they first need it; what runs on a stream is not bounded by it.
+  std::chrono::milliseconds deadline{30000};
+};
+
+/// A transport whose device_exchange() runs on a communicator of NCCL made for it, of the ranks of
+/// `host`, each on the CUDA device that is current in the calling thread. NCCL wants another device
+/// for each rank. Collective over the ranks of `host`.
+///
+/// Host:       serves send() and receive() of both channels, and brought the communicator's id;
+///             LocalGroup, MPI or a table. It has to outlive the transport.
+/// Exchanges:  on any stream of that device, in the same order on all ranks, also where a rank uses
+///             several streams. Nothing in them waits for the device or for other ranks, except
+///             that NCCL connects ranks when an exchange of a new kind or size first needs it: make
+///             each once before it is captured in a graph.
+/// Errors of the exchanges: NCCL's Codes are peer_failed, transport_error, device_error, and
+///             mismatch where the ranks' calls differ in a way that NCCL sees; often it does not,
+///             and the stream stops: whoever waits for it polls device_exchange()->check(), keeps a
+///             deadline and calls abort().
+/// abort():    also aborts `host`, ends what is on the streams, whose memory is unspecified then,
+///             and makes check() Code::aborted. From any thread.
+/// Counters:   bytes handed to NCCL for other ranks, beside those of send(): all_gather
+///             own · (P − 1), all_to_all the P − 1 other parts, a reduction elements · width.
+/// Errors:     throws Error, on all ranks if on one: unsupported if NCCL cannot be opened or is too
+///             old, device_error if there is no CUDA device, mismatch if versions of NCCL differ,
+///             timeout if a rank does not come, peer_failed where it was another rank's fault.
+[[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(Transport& host,
+                                                             NcclOptions options = {});
+
+}  // namespace gradsieve

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a host transport come to a communicator.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "comm/nccl/nccl_communicator.hpp"
+
+namespace gradsieve {
+
+/// Collective. All ranks throw Error if one of them cannot take part.
+[[nodiscard]] std::unique_ptr<NcclCommunicator> make_communicator(
+    Transport& host, std::chrono::milliseconds deadline);
+
+}  // namespace gradsieve
