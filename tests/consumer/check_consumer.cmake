@@ -23,10 +23,6 @@ set(configure "${CMAKE_COMMAND}" -G "${generator}" -S "${source}/tests/consumer"
 
 if(way STREQUAL "find_package")
   run("${CMAKE_COMMAND}" --install "${build}" --prefix "${scratch}/prefix" --component development)
-  set(components "")
-  if(mpi)
-    set(components mpi)
-  endif()
   run(${configure} "-DCMAKE_PREFIX_PATH=${scratch}/prefix" "-DCONSUMER_COMPONENTS=${components}")
   run("${CMAKE_COMMAND}" --build "${scratch}/build")
   run("${scratch}/build/consumer")
