@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl/nccl_setup.hpp"
 
-#include <condition_variable>
-#include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "comm/nccl/nccl_handle.hpp"
 
 namespace gradsieve {
 
@@ -148,59 +147,6 @@ void require(Verdict const& verdict, Readiness const& readiness) {
   fail(Code::peer_failed, who + " cannot take part (" + std::string(code_name(verdict.code)) + ")");
 }
 
-/// ncclCommInitRank cannot be called off: it runs in a thread that is left behind if it is late.
-struct Birth {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  bool abandoned = false;
-  ncclResult_t result = ncclInternalError;
-  ncclComm_t handle = nullptr;
-  std::string text;
-};
-
-void give_birth(NcclApi const& api, Birth& birth, int num_ranks, ncclUniqueId id, int rank,
-                int device) {
-  DeviceScope const scope(device);
-  ncclComm_t handle = nullptr;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  ncclResult_t const result = api.comm_init_rank_config(&handle, num_ranks, id, rank, &config);
-  std::unique_lock lock(birth.mutex);
-  birth.result = result;
-  birth.handle = handle;
-  if (result != ncclSuccess)
-    birth.text = std::string(api.get_error_string(result)) + "; " + api.get_last_error(nullptr);
-  birth.done = true;
-  birth.changed.notify_all();
-  bool const unwanted = birth.abandoned && result == ncclSuccess;
-  lock.unlock();
-  if (unwanted) static_cast<void>(api.comm_abort(handle));
-}
-
-ncclComm_t init_rank(Transport const& host, Readiness const& readiness, ncclUniqueId id,
-                     std::chrono::milliseconds deadline) {
-  NcclApi const& api = *readiness.api;
-  auto const birth = std::make_shared<Birth>();
-  std::thread midwife(
-      [&api, birth, num_ranks = host.world_size(), id, rank = host.rank(),
-       device = readiness.device] { give_birth(api, *birth, num_ranks, id, rank, device); });
-  std::unique_lock lock(birth->mutex);
-  if (!birth->changed.wait_for(lock, deadline, [&] { return birth->done; })) {
-    birth->abandoned = true;
-    lock.unlock();
-    midwife.detach();
-    fail(Code::timeout, "NCCL did not bring the ranks together in time");
-  }
-  lock.unlock();
-  midwife.join();
-  if (birth->result != ncclSuccess)
-    fail(status_of(birth->result).code(), "ncclCommInitRankConfig failed on rank " +
-                                              std::to_string(host.rank()) + ": " + birth->text +
-                                              "; NCCL wants another device for each rank");
-  return birth->handle;
-}
-
 }  // namespace
 
 std::unique_ptr<NcclCommunicator> make_communicator(Transport& host,
@@ -209,9 +155,15 @@ std::unique_ptr<NcclCommunicator> make_communicator(Transport& host,
   Verdict const verdict = host.rank() == 0 ? reach_verdict(host, readiness, deadline)
                                            : ask_for_verdict(host, readiness, deadline);
   require(verdict, readiness);
-  ncclComm_t const handle = init_rank(host, readiness, verdict.id, deadline);
-  return std::make_unique<NcclCommunicator>(*readiness.api, handle,
-                                            NcclCommunicator::Ownership::owned, deadline);
+  NcclApi const& api = *readiness.api;
+  ncclComm_t const handle = make_handle(
+      api, readiness.device, deadline, "ncclCommInitRankConfig",
+      [&api, id = verdict.id, num_ranks = host.world_size(), rank = host.rank()](ncclComm_t* made) {
+        ncclConfig_t config = blocking_config();
+        return api.comm_init_rank_config(made, num_ranks, id, rank, &config);
+      });
+  return std::make_unique<NcclCommunicator>(api, handle, NcclCommunicator::Ownership::owned,
+                                            deadline);
 }
 
 }  // namespace gradsieve

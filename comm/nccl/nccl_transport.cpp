@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "comm/nccl/nccl_messages.hpp"
 #include "comm/nccl/nccl_setup.hpp"
 
 namespace gradsieve {
@@ -10,6 +11,13 @@ namespace gradsieve {
 NcclTransport::NcclTransport(Transport& host,
                              std::unique_ptr<NcclCommunicator> communicator) noexcept
     : host_(host), communicator_(std::move(communicator)), exchange_(*communicator_) {}
+
+NcclTransport::NcclTransport(std::unique_ptr<Transport> host,
+                             std::unique_ptr<NcclCommunicator> communicator) noexcept
+    : owned_host_(std::move(host)),
+      host_(*owned_host_),
+      communicator_(std::move(communicator)),
+      exchange_(*communicator_) {}
 
 TransportTraits NcclTransport::traits() const noexcept {
   TransportTraits traits = host_.traits();
@@ -54,6 +62,16 @@ Status NcclTransport::dense_all_reduce(TensorView data) noexcept {
 
 std::unique_ptr<Transport> make_nccl_transport(Transport& host, NcclOptions options) {
   return std::make_unique<NcclTransport>(host, make_communicator(host, options.deadline));
+}
+
+std::unique_ptr<Transport> make_nccl_transport(void* nccl_comm, NcclOptions options) {
+  if (nccl_comm == nullptr)
+    throw Error(Code::invalid_argument, "make_nccl_transport: expected an ncclComm_t, got null");
+  auto communicator =
+      std::make_unique<NcclCommunicator>(nccl_api(), static_cast<ncclComm_t>(nccl_comm),
+                                         NcclCommunicator::Ownership::borrowed, options.deadline);
+  auto messages = std::make_unique<NcclMessages>(*communicator, options.deadline);
+  return std::make_unique<NcclTransport>(std::move(messages), std::move(communicator));
 }
 
 }  // namespace gradsieve

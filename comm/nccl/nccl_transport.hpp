@@ -15,6 +15,9 @@ namespace gradsieve {
 class NcclTransport final : public Transport {
  public:
   NcclTransport(Transport& host, std::unique_ptr<NcclCommunicator> communicator) noexcept;
+  /// With a host transport of its own.
+  NcclTransport(std::unique_ptr<Transport> host,
+                std::unique_ptr<NcclCommunicator> communicator) noexcept;
 
   [[nodiscard]] int rank() const noexcept override { return host_.rank(); }
   [[nodiscard]] int world_size() const noexcept override { return host_.world_size(); }
@@ -31,6 +34,7 @@ class NcclTransport final : public Transport {
   [[nodiscard]] DeviceExchange* device_exchange() noexcept override { return &exchange_; }
 
  private:
+  std::unique_ptr<Transport> owned_host_;  ///< null if it is somebody else's
   Transport& host_;
   std::unique_ptr<NcclCommunicator> communicator_;
   NcclExchange exchange_;

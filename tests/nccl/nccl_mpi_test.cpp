@@ -2,6 +2,7 @@
 // The exchanges of device memory over NCCL, with ranks that are processes under MPI.
 #include <gtest/gtest.h>
 
+#include "comm/nccl/nccl_setup.hpp"
 #include "tests/nccl/nccl_checks.hpp"
 #include "tests/support/mpi_runner.hpp"
 
@@ -38,6 +39,50 @@ TEST_F(NcclOverMpi, EveryExchange) {
 TEST_F(NcclOverMpi, StreamsAndEventsOrderThem) { on_this_rank(check_distinct_streams); }
 
 TEST_F(NcclOverMpi, AGraphReplaysThemOnNewData) { on_this_rank(check_graph); }
+
+TEST_F(NcclOverMpi, AMissingRankIsATimeout) {
+  constexpr std::chrono::milliseconds kPatience{600};
+  test::run_mpi_rank([&](Transport& host) {
+    NcclRank rank(host, {.deadline = kPatience});
+    OnDevice<std::byte> const own(rank.step(), std::vector<std::byte>(16));
+    OnDevice<std::byte> const all(
+        rank.step(), std::vector<std::byte>(16 * static_cast<std::size_t>(host.world_size())));
+    Deadline const begin = Clock::now();
+    if (host.rank() == 0) {
+      while (rank.exchange().check().ok() && Clock::now() - begin < 10 * kPatience)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_EQ(rank.exchange().check().code(), Code::peer_failed);
+      return;
+    }
+    Status const status = finish(rank.exchange(), rank.stream(), kPatience, [&] {
+      return rank.exchange().all_gather(rank.stream(), own.span(), all.span());
+    });
+    EXPECT_TRUE(status.code() == Code::timeout || status.code() == Code::peer_failed)
+        << status.message();
+    rank.transport().abort();
+    EXPECT_LT(Clock::now() - begin, 10 * kPatience);
+    rank.step().wait();
+  });
+}
+
+TEST_F(NcclOverMpi, ABorrowedCommunicatorCarriesMessagesToo) {
+  test::run_mpi_rank([](Transport& host) {
+    std::unique_ptr<NcclCommunicator> const owner =
+        make_communicator(host, std::chrono::seconds(20));
+    std::unique_ptr<Transport> const transport = make_nccl_transport(owner->handle());
+    int const next = (host.rank() + 1) % host.world_size();
+    int const previous = (host.rank() + host.world_size() - 1) % host.world_size();
+    std::vector<std::byte> const sent = bytes_of(host.rank(), 100000);
+    std::vector<std::byte> received(sent.size());
+    Request sending;
+    Request receiving;
+    ASSERT_TRUE(transport->send(Channel::data, next, 1, sent, sending).ok());
+    ASSERT_TRUE(transport->receive(Channel::data, previous, 1, received, receiving).ok());
+    EXPECT_TRUE(transport->wait(receiving, test::soon()).ok());
+    EXPECT_TRUE(transport->wait(sending, test::soon()).ok());
+    EXPECT_EQ(received, bytes_of(previous, sent.size()));
+  });
+}
 
 }  // namespace
 }  // namespace gradsieve::testing

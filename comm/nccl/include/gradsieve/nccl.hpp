@@ -41,4 +41,26 @@ struct NcclOptions {
 [[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(Transport& host,
                                                              NcclOptions options = {});
 
+/// The same on a communicator that is there already: `nccl_comm` is an ncclComm_t, blocking or not,
+/// of the NCCL library that this process has open. It stays its owner's and has to outlive the
+/// transport: it is never destroyed and never aborted. Collective over its ranks.
+///
+/// Exchanges:  on `nccl_comm`, so in one order on all ranks with what its owner does there. Where
+///             NCCL has to connect ranks, a call waits for them as long as NCCL does.
+/// Messages:   send() and receive() move host memory over a second communicator, split from the
+///             first for them. They are meant for handshakes, votes and roll calls: staged through
+///             64 KiB of device and of pinned memory for each rank, and what somebody sends before
+///             it is asked for waits in memory allocated for it. They move while some request of
+///             this rank is waited for, those of one rank together, both channels alike: a wait may
+///             last until the ranks of other requests that this rank has started have come, and
+///             where one rank is missing, others seem to be, too. A roll call over another
+///             transport tells more: give one as `host` where there is one.
+/// Timeouts:   a request is taken back. A send longer than 4064 bytes that is cut off in the middle
+///             ends the messages of this transport with Code::transport_error.
+/// abort():    ends the messages; every later call of either kind is Code::aborted. What is on the
+///             streams of exchanges stays there until the communicator's owner aborts it.
+/// Errors:     throws Error: invalid_argument for null, otherwise as above.
+[[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(void* nccl_comm,
+                                                             NcclOptions options = {});
+
 }  // namespace gradsieve
