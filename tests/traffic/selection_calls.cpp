@@ -105,7 +105,7 @@ void add_selection_calls(std::vector<TrafficCall>& calls) {
          step.wait();
        }});
   calls.push_back({.name = "randomk 1 %",
-                   .kind = "indexed",
+                   .kind = "streaming",
                    .shapes = {"heavy_tailed"},
                    .run = [](CudaStep& step, Shape) {
                      OnDevice<std::uint32_t> const indices(step,

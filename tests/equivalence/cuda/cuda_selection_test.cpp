@@ -226,15 +226,17 @@ TEST(CudaRandomk, IsEquivalentToRef) {
       PhiloxKey const key = {3, 4};
       std::vector<std::uint32_t> expected(k);
       kernels::ref::randomk({}, key, 6, n, expected);
-      CudaStep step;
-      OnDevice<std::uint32_t> const indices(step, std::vector<std::uint32_t>(k), 4);
-      step.set_words({.step = 6});
-      kernels::cuda::randomk(step.context(), key,
-                             StepValue<std::uint64_t>::in_word(&step.words()->step), n,
-                             indices.span());
-      ASSERT_TRUE(went_well(step));
-      ASSERT_TRUE(same_bytes(expected, indices.read()));
-      ASSERT_TRUE(indices.intact());
+      for (std::size_t const offset_bytes : {0, 4}) {
+        CudaStep step;
+        OnDevice<std::uint32_t> const indices(step, std::vector<std::uint32_t>(k), offset_bytes);
+        step.set_words({.step = 6});
+        kernels::cuda::randomk(step.context(), key,
+                               StepValue<std::uint64_t>::in_word(&step.words()->step), n,
+                               indices.span());
+        ASSERT_TRUE(went_well(step));
+        ASSERT_TRUE(same_bytes(expected, indices.read()));
+        ASSERT_TRUE(indices.intact());
+      }
     }
   }
 }
