@@ -23,8 +23,9 @@ cudaError_t sort_pairs(void* work, std::size_t& work_bytes, float const* keys, f
                        std::uint32_t const* indices, std::uint32_t* sorted_indices,
                        std::uint64_t count, cudaStream_t stream) {
   constexpr int kBits = 31;  // of a magnitude; its sign is not looked at
-  return cub::DeviceRadixSort::SortPairsDescending(work, work_bytes, keys, sorted_keys, indices,
-                                                   sorted_indices, count, 0, kBits, stream);
+  return cub::DeviceRadixSort::SortPairsDescending(
+      work, work_bytes, keys, sorted_keys, indices, sorted_indices,
+      static_cast<std::uint32_t>(count), 0, kBits, stream);
 }
 
 void add_sort(CaseList& list) {

@@ -2,6 +2,7 @@
 #include "bench/cuda/gpu_equality.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace gradsieve::bench {
@@ -91,32 +92,29 @@ class Kept {
   Buffer differences_;
 };
 
-void run_once(GpuMemory& memory, std::size_t i) {
-  memory.restore(i);
-  memory.poison(i);
-  memory.run(i);
-}
-
 }  // namespace
 
 Equality check_equality(GpuMemory& memory, GpuCase const& gpu_case, std::size_t i,
-                        std::uint64_t repeats) {
+                        std::uint64_t repeats, bool with_ref) {
   Equality result;
   memory.reset_words();
   memory.restore(i);
   memory.poison(i);
-  HostTwin const expected(memory, gpu_case, i);
+  std::optional<HostTwin> expected;
+  if (with_ref) expected.emplace(memory, gpu_case, i);
   memory.run(i);
   memory.require_no_error(i);
-  result.first_difference = difference(memory, gpu_case, i, expected);
+  if (expected) result.first_difference = difference(memory, gpu_case, i, *expected);
   result.equals_ref = result.first_difference.empty();
   Kept const kept(memory, gpu_case, i);
   for (result.repeats = 1; result.repeats < repeats; ++result.repeats) {
-    run_once(memory, i);
+    memory.restore(i);
+    memory.poison(i);
+    memory.run(i);
     kept.compare(memory, i);
   }
   memory.require_no_error(i);
-  result.differing_bytes = kept.differences(memory);
+  result.differing_words = kept.differences(memory);
   return result;
 }
 

@@ -12,15 +12,16 @@ namespace gradsieve::bench {
 
 struct Equality {
   std::uint64_t repeats = 0;
-  std::uint64_t differing_bytes = 0;  ///< of all repeats, against the first
+  std::uint64_t differing_words = 0;  ///< of all repeats, against the first
   bool equals_ref = true;
   std::string first_difference;  ///< to ref; empty if there is none
 
-  [[nodiscard]] bool holds() const { return differing_bytes == 0 && equals_ref; }
+  [[nodiscard]] bool holds() const { return differing_words == 0 && equals_ref; }
 };
 
-/// Runs call i once beside ref, on host copies of its arrays, and `repeats` times in all.
+/// Runs call i `repeats` times and, if `with_ref`, compares the first with ref on host copies of
+/// its arrays: for small ones.
 [[nodiscard]] Equality check_equality(GpuMemory& memory, GpuCase const& gpu_case, std::size_t i,
-                                      std::uint64_t repeats);
+                                      std::uint64_t repeats, bool with_ref);
 
 }  // namespace gradsieve::bench

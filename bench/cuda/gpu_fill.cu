@@ -95,10 +95,20 @@ __global__ void read_kernel(uint4 const* memory, std::uint64_t count, std::uint3
   if (all == 0xffffffffU) *sink = all;  // never: the memory is zero, which the compiler cannot know
 }
 
-__global__ void differences_kernel(std::uint8_t const* a, std::uint8_t const* b,
-                                   std::uint64_t count, unsigned long long* differences) {
+__global__ void differences_kernel(std::uint32_t const* a, std::uint32_t const* b,
+                                   std::uint64_t num_bytes, unsigned long long* differences) {
   unsigned long long own = 0;
-  for (std::uint64_t i = first_item(); i < count; i += item_stride()) own += a[i] != b[i] ? 1 : 0;
+  std::uint64_t const num_words = num_bytes / 4;
+  for (std::uint64_t i = first_item(); i < num_words; i += item_stride()) {
+    own += a[i] != b[i] ? 1 : 0;
+  }
+  std::uint64_t const last = num_words * 4 + first_item();
+  if (last < num_bytes) {
+    own += reinterpret_cast<std::uint8_t const*>(a)[last] !=
+                   reinterpret_cast<std::uint8_t const*>(b)[last]
+               ? 1
+               : 0;
+  }
   if (own != 0) atomicAdd(differences, own);
 }
 
@@ -158,9 +168,9 @@ void read_through(cudaStream_t stream, std::span<std::byte const> memory, std::u
 void count_differences(cudaStream_t stream, std::span<std::byte const> a,
                        std::span<std::byte const> b, unsigned long long* count) {
   if (a.empty()) return;
-  differences_kernel<<<blocks_for(a.size()), FillPolicy::threads, 0, stream>>>(
-      reinterpret_cast<std::uint8_t const*>(a.data()),
-      reinterpret_cast<std::uint8_t const*>(b.data()), a.size(), count);
+  differences_kernel<<<blocks_for(a.size() / 4), FillPolicy::threads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t const*>(a.data()),
+      reinterpret_cast<std::uint32_t const*>(b.data()), a.size(), count);
 }
 
 }  // namespace gradsieve::bench

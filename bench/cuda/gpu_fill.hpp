@@ -40,7 +40,7 @@ void fill_array(cudaStream_t stream, Fill const& fill, GpuData data, std::span<s
 /// Reads all of `memory`, so that the L2 holds nothing else and none of it has to be written back.
 void read_through(cudaStream_t stream, std::span<std::byte const> memory, std::uint32_t* sink);
 
-/// *count ← *count + the number of bytes that differ.
+/// *count ← *count + how many 32-bit words differ; both arrays begin at a word.
 void count_differences(cudaStream_t stream, std::span<std::byte const> a,
                        std::span<std::byte const> b, unsigned long long* count);
 

@@ -19,6 +19,7 @@ char const* const kGpuUsage =
     "  --repeat-check N    first run each call N times: the same bytes each time, and those of "
     "ref\n"
     "  --check-elements N  elements of that (default 70001)\n"
+    "  --no-ref            compare only the repeats, for sizes that ref is too slow for\n"
     "  --only REGEX        only calls in whose name this is found; the copies are always there\n"
     "  --out FOLDER        gpu_bench.jsonl as it comes, gpu_bench.json and gpu_bench.txt at the "
     "end\n"
@@ -73,8 +74,10 @@ GpuOptions parse_gpu_options(std::vector<std::string> const& arguments) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string const& name = arguments[i];
-    if (name == "--list" || name == "--help") {
-      (name == "--list" ? options.list : options.help) = true;
+    if (name == "--list" || name == "--help" || name == "--no-ref") {
+      if (name == "--list") options.list = true;
+      if (name == "--help") options.help = true;
+      if (name == "--no-ref") options.with_ref = false;
       continue;
     }
     if (i + 1 == arguments.size()) refuse(name, "", "a value behind it, or one of the options");

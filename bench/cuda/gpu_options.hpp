@@ -22,6 +22,7 @@ struct GpuOptions {
   std::uint64_t repeat_check = 0;
   double budget_seconds = 0;
   std::uint64_t flush_mib = 256;
+  bool with_ref = true;
   bool list = false;
   bool help = false;
 };

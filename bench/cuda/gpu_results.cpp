@@ -113,13 +113,14 @@ void GpuResults::checked(std::string const& name, std::string const& data,
       .boolean("holds", equality.holds())
       .boolean("equals_ref", equality.equals_ref)
       .count("repeats", equality.repeats)
-      .count("differing_bytes", equality.differing_bytes);
+      .count("differing_words", equality.differing_words);
   if (!equality.holds()) {
     ++num_wrong_;
     object.text("first_difference", equality.first_difference);
     std::printf("WRONG: %s, %s: %s%s\n", name.c_str(), data.c_str(),
-                equality.equals_ref ? "equals ref once" : equality.first_difference.c_str(),
-                equality.differing_bytes != 0 ? ", and differs from run to run" : "");
+                equality.equals_ref ? "the first run is right" : equality.first_difference.c_str(),
+                equality.differing_words != 0 ? ", and differs from run to run" : "");
+    std::fflush(stdout);  // whoever reads it through a pipe may stop this run
   }
   checks_.push_back(object.str());
   line(object);
@@ -170,7 +171,7 @@ std::string GpuResults::table() const {
     text += "| " + row.name + " | " + row.data + " | " + numbers + "\n";
   }
   if (num_checked_ != 0) {
-    text += "\n" + std::to_string(num_checked_) + " calls beside ref, " +
+    text += "\n" + std::to_string(num_checked_) + " calls checked, " +
             std::to_string(num_repeats_) + " runs of them: " + std::to_string(num_wrong_) +
             " wrong\n";
   }

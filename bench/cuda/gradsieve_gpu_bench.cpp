@@ -81,7 +81,7 @@ void check_all(GpuOptions const& options, GpuResults& results) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (!cases[i].has_ref) continue;
       results.checked(cases[i].name(), gpu_data_name(data),
-                      check_equality(memory, cases[i], i, options.repeat_check));
+                      check_equality(memory, cases[i], i, options.repeat_check, options.with_ref));
     }
   }
 }

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools/gpu_check runs and tells: commands with a time limit, and results as they come."""
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+
+def first_line(text, default=""):
+    return next((line.strip() for line in text.splitlines() if line.strip()), default)
+
+
+def last_line(text, default=""):
+    return first_line("\n".join(reversed(text.splitlines())), default)
+
+
+class Log:
+    """Runs commands for a limited time; all that they print goes to log.txt."""
+
+    def __init__(self, path):
+        self.file = open(path, "w", encoding="utf-8", errors="replace")
+        self.lock = threading.Lock()
+        self.started = time.monotonic()
+        self.box_ends = float("inf")
+
+    def say(self, text):
+        with self.lock:
+            self.file.write(text + "\n")
+            self.file.flush()
+
+    def left(self, seconds):
+        """At most `seconds`, and not beyond the running step's box."""
+        return max(1.0, min(seconds, self.box_ends - time.monotonic()))
+
+    def run(self, command, seconds, cwd=None, env=None, quiet=False):
+        """Exit status (None: stopped by the clock) and output."""
+        command = [str(part) for part in command]
+        started = time.monotonic()
+        try:
+            process = subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace",
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            self.say(f"$ {' '.join(command)}\n{error}")
+            return 127, str(error)
+        try:
+            text, _ = process.communicate(timeout=self.left(seconds))
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+            status = None
+        ended = "stopped by the clock" if status is None else f"status {status}"
+        shown = "" if quiet and status == 0 else text
+        self.say(f"$ {' '.join(command)}\n{shown}[{ended}, {time.monotonic() - started:.1f} s]")
+        return status, text
+
+
+class Report:
+    """gpu_check.json and table.txt, written anew whenever something is known."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.data = {"steps": []}
+        self.table = ""
+
+    def write(self):
+        scratch = self.folder / "gpu_check.json.new"
+        scratch.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+        scratch.replace(self.folder / "gpu_check.json")
+        text = "".join(f"{step['step']:<12} {step['result']:<8} {step['seconds']:6.1f} s  "
+                       f"{step['detail']}\n" for step in self.data["steps"])
+        (self.folder / "table.txt").write_text(f"{text}\n{self.table}", encoding="utf-8")
+
+    def add(self, step, result, seconds, detail, more=None):
+        self.data["steps"].append({"step": step, "result": result, "seconds": round(seconds, 2),
+                                   "detail": detail, **(more or {})})
+        self.write()
+        print(f"gpu_check: {step}: {result}: {detail}", flush=True)
+
+    def summary(self):
+        results = [step["result"] for step in self.data["steps"]]
+        return ", ".join(f"{results.count(r)} {r}" for r in dict.fromkeys(results))
+
+
+def bench_of_lines(folder):
+    """What a benchmark that was stopped has left in its lines: the document and a table."""
+    file = folder / "gpu_bench.jsonl"
+    samples, known = {}, {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the last line may be cut
+        if "sample" in entry:
+            samples.setdefault((entry["sample"], entry["data"]), []).append(entry["us"])
+        elif "row" in entry:
+            known[entry["row"]] = entry
+    rows = [{"row": row, "data": data, "median_us": sorted(us)[len(us) // 2], "us": us,
+             **known.get(row, {})} for (row, data), us in samples.items()]
+    text = "".join(f"{r['median_us']:12.1f} µs  {r['row']}, {r['data']}\n" for r in rows)
+    return {"stopped": True, "rows": rows}, text
+
+
+def judgement_of_bench(bench, num_elements):
+    """A sentence, the rows below 70 % of the copy that are longer than a few launches, and whether
+    the two copies agree."""
+    rows = [row for row in bench["rows"] if row["us"]]
+    copies = [r["GBps"] for r in rows[:2] if r.get("GBps") and r["row"].startswith("copy")]
+    told = f"{len(rows)} of {len(bench['rows'])} rows"
+    if len(copies) < 2:
+        return told, {}
+    least_us = 20  # below this, launches are what is timed
+    slow = [f"{r['row']}, {r['data']}: {r['percent_of_copy']:.0f} %" for r in rows
+            if (r.get("percent_of_copy") or 100) < 70 and not r["row"].startswith("cub_")
+            and r["bytes_per_element"] * num_elements / copies[0] * 1e-3 > least_us]
+    told += f"; copy {copies[0]:.0f} GB/s, again {copies[1]:.0f}; {len(slow)} rows below 70 % of it"
+    return told, {"copy_GBps": copies[0], "copy_again_GBps": copies[1], "below_70_percent": slow}
