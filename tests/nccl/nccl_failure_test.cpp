@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong between ranks of NCCL ends with the right code, in time.
+#include <atomic>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -94,12 +95,17 @@ TEST_P(NcclFailures, AbortEndsWhatAnotherThreadWaitsFor) {
 // Only the emulator compares the ranks' calls; it is told not to end the program for it.
 TEST_P(NcclFailures, MismatchedSizesAreAMismatch) {
   if (std::getenv("CUDASIM_KEEP_GOING") == nullptr) GTEST_SKIP() << "needs CUDASIM_KEEP_GOING=1";
+  std::atomic<int> num_mismatches{0};
   run_device_ranks(GetParam(), [&](Transport& host) {
     NcclRank rank(host, {.deadline = milliseconds(5000)});
     Gather gather(rank, host.rank() == 0 ? 32 : 16);
-    EXPECT_EQ(gather.finish(milliseconds(5000)).code(), Code::mismatch);
+    Code const code = gather.finish(milliseconds(5000)).code();
+    // A rank that asks early hears that another one has failed.
+    EXPECT_TRUE(code == Code::mismatch || code == Code::peer_failed) << code_name(code);
+    if (code == Code::mismatch) ++num_mismatches;
     rank.transport().abort();
   });
+  EXPECT_GE(num_mismatches, 1);
 }
 
 TEST_P(NcclFailures, ARankThatDoesNotComeToTheMakingIsNamed) {
