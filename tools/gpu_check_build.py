@@ -21,6 +21,7 @@ AVX2_FLAGS = ["-mavx2", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
 AVX512_FLAGS = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vbmi", "vbmi2")]
 SIMD_FLAGS = {"portable": [], "avx2": AVX2_FLAGS, "avx512": AVX2_FLAGS + AVX512_FLAGS}
 LAUNCHER_OF_EMULATOR = "cudasim-run"
+EMULATED = "emulated"  # in place of an architecture
 # What only the whole library has, and takes other libraries for.
 LEFT_OUT = ("MPI", "TORCH", "NCCL", "BENCH", "TOOLS", "PYTHON")
 
@@ -82,7 +83,7 @@ def cmake_is_new_enough(log):
     return found is not None and (int(found[1]), int(found[2])) >= LEAST_CMAKE
 
 
-def with_cmake(folder, seconds, log, cccl):
+def with_cmake(folder, seconds, log, cccl, arch):
     """Programs, or None where CMake or what the whole library needs is missing."""
     if not cmake_is_new_enough(log):
         log.say("no CMake of 3.25 or newer")
@@ -90,8 +91,8 @@ def with_cmake(folder, seconds, log, cccl):
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     settings = [f"-DGRADSIEVE_{what}=OFF" for what in LEFT_OUT] + [
         "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
-        "-DCMAKE_CUDA_ARCHITECTURES=native", "-DGRADSIEVE_CUDA=ON", "-DGRADSIEVE_CUDA_EMULATOR=OFF",
-        f"-DGRADSIEVE_CCCL={cccl or ''}"]
+        f"-DCMAKE_CUDA_ARCHITECTURES={arch}", "-DGRADSIEVE_CUDA=ON",
+        "-DGRADSIEVE_CUDA_EMULATOR=OFF", f"-DGRADSIEVE_CCCL={cccl or ''}"]
     command = ["cmake", "-S", ROOT, "-B", folder, *generator, *settings]
     status, _ = log.run(command, min(60, seconds))
     if status != 0:
@@ -162,14 +163,14 @@ class Direct:
     """Compiles with as many processes as there are cores. A file of core that lacks a library's
     header is left out: the archive gives the linker only what is asked for."""
 
-    def __init__(self, folder, seconds, log, cccl, for_emulator):
+    def __init__(self, folder, seconds, log, cccl, arch):
         self.folder, self.seconds, self.log = pathlib.Path(folder).resolve(), seconds, log
         self.nvcc = tool("nvcc")
         self.includes = [f"-I{path}" for path in (cccl, ROOT, ROOT / "include") if path]
         self.defines = ["-DGRADSIEVE_HAVE_CUDA=1", "-DNDEBUG"]
-        self.arch = ["-arch=native"]
+        self.arch = [f"-arch={arch if arch == 'native' else f'sm_{arch}'}"]
         self.runtime = "static"
-        if for_emulator:
+        if arch == EMULATED:
             self.arch, self.runtime = ["-gencode", "arch=compute_90,code=compute_90"], "shared"
         headers = (path for folder in ("include", "core", "kernels", "bench/cuda", "tests")
                    for path in (ROOT / folder).rglob("*.*h*"))
@@ -222,8 +223,8 @@ class Direct:
         return programs
 
 
-def with_nvcc(folder, seconds, log, gtest_folder, cccl, for_emulator):
+def with_nvcc(folder, seconds, log, gtest_folder, cccl, arch):
     if tool("nvcc") is None:
         log.say("no nvcc")
         return None
-    return Direct(folder, seconds, log, cccl, for_emulator).build(gtest_folder)
+    return Direct(folder, seconds, log, cccl, arch).build(gtest_folder)

@@ -132,6 +132,8 @@ void add_sparse_cases(CaseList& list);
 void add_index_cases(CaseList& list);
 void add_quantizer_cases(CaseList& list);
 void add_many_cases(CaseList& list);
+/// A call that is wrong, and wrong in another way each time: for the check of the check.
+void add_planted_case(CaseList& list);
 /// CUB's radix sort and, where this CUB has it, DeviceTopK.
 void add_cub_cases(CaseList& list);
 

@@ -25,6 +25,7 @@ char const* const kGpuUsage =
     "end\n"
     "  --budget-seconds S  stop timing after this long (default 0: never)\n"
     "  --flush-mib N       read between two calls to empty the L2 (default 256)\n"
+    "  --plant-mistake     add a call that is wrong, to see it found\n"
     "  --list              print the names of the calls\n"
     "exit status: 0 ok, 1 wrong result, 2 usage or error, 77 no device\n";
 
@@ -67,6 +68,21 @@ std::vector<T> chosen(std::string const& option, std::string const& value,
   return found;
 }
 
+bool set_flag(GpuOptions& options, std::string const& name) {
+  if (name == "--list") {
+    options.list = true;
+  } else if (name == "--help") {
+    options.help = true;
+  } else if (name == "--no-ref") {
+    options.with_ref = false;
+  } else if (name == "--plant-mistake") {
+    options.plant_mistake = true;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 GpuOptions parse_gpu_options(std::vector<std::string> const& arguments) {
@@ -74,12 +90,7 @@ GpuOptions parse_gpu_options(std::vector<std::string> const& arguments) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string const& name = arguments[i];
-    if (name == "--list" || name == "--help" || name == "--no-ref") {
-      if (name == "--list") options.list = true;
-      if (name == "--help") options.help = true;
-      if (name == "--no-ref") options.with_ref = false;
-      continue;
-    }
+    if (set_flag(options, name)) continue;
     if (i + 1 == arguments.size()) refuse(name, "", "a value behind it, or one of the options");
     std::string const& value = arguments[++i];
     if (name == "--elements") {

@@ -23,6 +23,7 @@ struct GpuOptions {
   double budget_seconds = 0;
   std::uint64_t flush_mib = 256;
   bool with_ref = true;
+  bool plant_mistake = false;
   bool list = false;
   bool help = false;
 };

@@ -131,6 +131,17 @@ void add_copy_cases(CaseList& list) {
   add_copy(list, "copy_again");  // the A/A control
 }
 
+void add_planted_case(CaseList& list) {
+  GpuCase c = {.kernel = "planted_mistake", .traffic = {"none", 0}};
+  std::size_t const out = c.output(4);
+  c.run = [out, count = 0](ExecContext const& ctx, Arrays const& a) mutable {
+    if (ctx.backend != Backend::cuda) return;
+    static_cast<void>(
+        cudaMemsetAsync(a.data(out), ++count, 4, static_cast<cudaStream_t>(ctx.stream.handle)));
+  };
+  list.add(std::move(c));
+}
+
 void add_streaming_cases(CaseList& list) {
   for (DType const dtype : list.dtypes) {
     add_compensate(list, dtype);
