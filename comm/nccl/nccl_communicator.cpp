@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl/nccl_communicator.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "core/log.hpp"
@@ -12,6 +13,7 @@ namespace {
 /// A thread that is about to leave the library gets this long before abort() aborts under it.
 constexpr std::chrono::milliseconds kLeaveGrace{100};
 constexpr std::chrono::microseconds kPollPause{20};
+constexpr std::chrono::milliseconds kShortestWatch{1};
 
 void require(NcclApi const& api, ncclResult_t result, char const* call) {
   if (went_well(result)) return;
@@ -60,6 +62,14 @@ bool NcclCommunicator::finalize() noexcept {
   return run([this](ncclComm_t handle) { return api_.comm_finalize(handle); }).ok();
 }
 
+void NcclCommunicator::bound_calls_by(std::chrono::milliseconds deadline) noexcept {
+  {
+    std::lock_guard const lock(mutex_);
+    deadline_ = deadline;
+  }
+  changed_.notify_all();
+}
+
 bool NcclCommunicator::enter(bool watched) noexcept {
   std::lock_guard const lock(mutex_);
   if (aborted_) return false;
@@ -80,6 +90,11 @@ Status NcclCommunicator::aborted_status() noexcept {
   return {Code::aborted, "this rank has aborted"};
 }
 
+Deadline NcclCommunicator::call_deadline() noexcept {
+  std::lock_guard const lock(mutex_);
+  return Clock::now() + deadline_;
+}
+
 bool NcclCommunicator::is_aborted() noexcept {
   std::lock_guard const lock(mutex_);
   return aborted_;
@@ -87,7 +102,7 @@ bool NcclCommunicator::is_aborted() noexcept {
 
 /// A non-blocking communicator of somebody else's may still be at it.
 Status NcclCommunicator::settle(ncclResult_t result) noexcept {
-  Deadline const deadline = result == ncclInProgress ? Clock::now() + deadline_ : Deadline();
+  Deadline const deadline = result == ncclInProgress ? call_deadline() : Deadline();
   while (result == ncclInProgress && !is_aborted()) {
     if (Clock::now() >= deadline)
       return {Code::timeout, "NCCL: the other ranks did not come in time"};
@@ -134,7 +149,8 @@ void NcclCommunicator::abort(std::unique_lock<std::mutex>& lock) noexcept {
 
 void NcclCommunicator::watch() noexcept {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, deadline_ / 8, [this] { return ending_; })) {
+  while (!ending_) {
+    changed_.wait_for(lock, std::max(deadline_ / 8, kShortestWatch));
     bool const stuck = watched_visitors_ > 0 && Clock::now() - call_began_ >= deadline_;
     if (!stuck || aborted_) continue;
     late_ = true;

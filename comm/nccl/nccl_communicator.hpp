@@ -61,6 +61,9 @@ class NcclCommunicator {
     return settle(call(handle_));
   }
 
+  /// How long a call may last from now on.
+  void bound_calls_by(std::chrono::milliseconds deadline) noexcept;
+
   /// ok, or what became of calls made before. Never waits.
   Status check() noexcept;
   /// Ends what is under way with an error, unless the communicator is borrowed; every later call is
@@ -90,6 +93,7 @@ class NcclCommunicator {
   void leave(bool watched) noexcept;
   [[nodiscard]] Status settle(ncclResult_t result) noexcept;
   [[nodiscard]] ncclResult_t outcome_by_now() noexcept;
+  [[nodiscard]] Deadline call_deadline() noexcept;
   [[nodiscard]] bool is_aborted() noexcept;
   [[nodiscard]] Status aborted_status() noexcept;
   void abort(std::unique_lock<std::mutex>& lock) noexcept;
@@ -99,13 +103,13 @@ class NcclCommunicator {
   NcclApi api_;
   ncclComm_t handle_;
   Ownership ownership_;
-  std::chrono::milliseconds deadline_;
   int rank_ = 0;
   int world_size_ = 1;
   int device_ = 0;
 
   std::mutex mutex_;  ///< of what follows; never held inside the library
   std::condition_variable changed_;
+  std::chrono::milliseconds deadline_;
   int visitors_ = 0;
   int watched_visitors_ = 0;
   Clock::time_point call_began_ = {};

@@ -65,9 +65,10 @@ void require(cudaError_t error) {
 
 }  // namespace
 
-NcclMessages::NcclMessages(NcclCommunicator& parent, std::chrono::milliseconds deadline)
+NcclMessages::NcclMessages(NcclCommunicator& parent, NcclOptions options)
     : communicator_(std::make_unique<NcclCommunicator>(
-          parent.api(), split(parent, deadline), NcclCommunicator::Ownership::owned, deadline)) {
+          parent.api(), split(parent, options.deadline), NcclCommunicator::Ownership::owned,
+          options.deadline)) {
   std::size_t const num_ranks = static_cast<std::size_t>(parent.world_size());
   pieces_.reserve(2 * num_ranks);
   incoming_.resize(num_ranks);
@@ -75,11 +76,12 @@ NcclMessages::NcclMessages(NcclCommunicator& parent, std::chrono::milliseconds d
   receiving_.resize(num_ranks);
   try {
     allocate(2 * num_ranks * kNcclPieceBytes);
-    say_hello(deadline);
+    say_hello(options.deadline);
   } catch (...) {
     release();
     throw;
   }
+  communicator_->bound_calls_by(options.call_deadline);
 }
 
 NcclMessages::~NcclMessages() { release(); }

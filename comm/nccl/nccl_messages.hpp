@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradsieve/memory.hpp"
+#include "gradsieve/nccl.hpp"
 
 #include "comm/nccl/nccl_communicator.hpp"
 
@@ -51,7 +52,7 @@ class NcclMessages final : public Transport {
  public:
   /// `parent` is split for a communicator of our own, so that abort() is possible and nothing gets
   /// between the owner's calls. Collective; connects all ranks, within the deadline.
-  NcclMessages(NcclCommunicator& parent, std::chrono::milliseconds deadline);
+  NcclMessages(NcclCommunicator& parent, NcclOptions options);
   ~NcclMessages() override;
 
   [[nodiscard]] int rank() const noexcept override { return communicator_->rank(); }

@@ -149,21 +149,20 @@ void require(Verdict const& verdict, Readiness const& readiness) {
 
 }  // namespace
 
-std::unique_ptr<NcclCommunicator> make_communicator(Transport& host,
-                                                    std::chrono::milliseconds deadline) {
+std::unique_ptr<NcclCommunicator> make_communicator(Transport& host, NcclOptions options) {
   Readiness const readiness = look_around();
-  Verdict const verdict = host.rank() == 0 ? reach_verdict(host, readiness, deadline)
-                                           : ask_for_verdict(host, readiness, deadline);
+  Verdict const verdict = host.rank() == 0 ? reach_verdict(host, readiness, options.deadline)
+                                           : ask_for_verdict(host, readiness, options.deadline);
   require(verdict, readiness);
   NcclApi const& api = *readiness.api;
   ncclComm_t const handle = make_handle(
-      api, readiness.device, deadline, "ncclCommInitRankConfig",
+      api, readiness.device, options.deadline, "ncclCommInitRankConfig",
       [&api, id = verdict.id, num_ranks = host.world_size(), rank = host.rank()](ncclComm_t* made) {
         ncclConfig_t config = blocking_config();
         return api.comm_init_rank_config(made, num_ranks, id, rank, &config);
       });
   return std::make_unique<NcclCommunicator>(api, handle, NcclCommunicator::Ownership::owned,
-                                            deadline);
+                                            options.call_deadline);
 }
 
 }  // namespace gradsieve

@@ -2,15 +2,16 @@
 // How the ranks of a host transport come to a communicator.
 #pragma once
 
-#include <chrono>
 #include <memory>
+
+#include "gradsieve/nccl.hpp"
 
 #include "comm/nccl/nccl_communicator.hpp"
 
 namespace gradsieve {
 
 /// Collective. All ranks throw Error if one of them cannot take part.
-[[nodiscard]] std::unique_ptr<NcclCommunicator> make_communicator(
-    Transport& host, std::chrono::milliseconds deadline);
+[[nodiscard]] std::unique_ptr<NcclCommunicator> make_communicator(Transport& host,
+                                                                  NcclOptions options = {});
 
 }  // namespace gradsieve

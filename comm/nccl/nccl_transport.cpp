@@ -61,16 +61,16 @@ Status NcclTransport::dense_all_reduce(TensorView data) noexcept {
 }
 
 std::unique_ptr<Transport> make_nccl_transport(Transport& host, NcclOptions options) {
-  return std::make_unique<NcclTransport>(host, make_communicator(host, options.deadline));
+  return std::make_unique<NcclTransport>(host, make_communicator(host, options));
 }
 
 std::unique_ptr<Transport> make_nccl_transport(void* nccl_comm, NcclOptions options) {
   if (nccl_comm == nullptr)
     throw Error(Code::invalid_argument, "make_nccl_transport: expected an ncclComm_t, got null");
-  auto communicator =
-      std::make_unique<NcclCommunicator>(nccl_api(), static_cast<ncclComm_t>(nccl_comm),
-                                         NcclCommunicator::Ownership::borrowed, options.deadline);
-  auto messages = std::make_unique<NcclMessages>(*communicator, options.deadline);
+  auto communicator = std::make_unique<NcclCommunicator>(
+      nccl_api(), static_cast<ncclComm_t>(nccl_comm), NcclCommunicator::Ownership::borrowed,
+      options.call_deadline);
+  auto messages = std::make_unique<NcclMessages>(*communicator, options);
   return std::make_unique<NcclTransport>(std::move(messages), std::move(communicator));
 }
 

@@ -45,8 +45,7 @@ TEST_P(NcclExchanges, AGraphReplaysThemOnNewData) { on_all_ranks(check_graph); }
 
 TEST_P(NcclExchanges, AnOldLibrarySwapsInAGroup) {
   run_device_ranks(GetParam(), [](Transport& host) {
-    std::unique_ptr<NcclCommunicator> const made =
-        make_communicator(host, std::chrono::seconds(20));
+    std::unique_ptr<NcclCommunicator> const made = make_communicator(host);
     NcclApi without = made->api();
     without.all_to_all = nullptr;
     NcclCommunicator communicator(without, made->handle(), NcclCommunicator::Ownership::borrowed,

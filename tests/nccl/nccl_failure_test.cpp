@@ -13,8 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{600};
+/// Long enough for the ranks that do come, on a busy machine.
+constexpr milliseconds kMaking{2000};
 /// Beyond the patience, on a busy machine; far below the library's own time-out.
-constexpr milliseconds kSlack{5000};
+constexpr milliseconds kSlack{20000};
 
 class NcclFailures : public ::testing::TestWithParam<int> {
  protected:
@@ -47,7 +49,7 @@ class Gather {
 TEST_P(NcclFailures, AMissingRankIsATimeout) {
   int const missing = GetParam() - 1;
   run_device_ranks(GetParam(), [&](Transport& host) {
-    NcclRank rank(host, {.deadline = kPatience});
+    NcclRank rank(host, {.call_deadline = kPatience});
     Gather gather(rank);
     Deadline const begin = Clock::now();
     if (host.rank() == missing) {
@@ -70,7 +72,7 @@ TEST_P(NcclFailures, AMissingRankIsATimeout) {
 
 TEST_P(NcclFailures, AbortEndsWhatAnotherThreadWaitsFor) {
   run_device_ranks(GetParam(), [&](Transport& host) {
-    NcclRank rank(host, {.deadline = milliseconds(20000)});
+    NcclRank rank(host);
     Gather gather(rank);
     if (host.rank() != 0) {
       while (rank.exchange().check().ok()) std::this_thread::sleep_for(milliseconds(1));
@@ -97,9 +99,9 @@ TEST_P(NcclFailures, MismatchedSizesAreAMismatch) {
   if (std::getenv("CUDASIM_KEEP_GOING") == nullptr) GTEST_SKIP() << "needs CUDASIM_KEEP_GOING=1";
   std::atomic<int> num_mismatches{0};
   run_device_ranks(GetParam(), [&](Transport& host) {
-    NcclRank rank(host, {.deadline = milliseconds(5000)});
+    NcclRank rank(host);
     Gather gather(rank, host.rank() == 0 ? 32 : 16);
-    Code const code = gather.finish(milliseconds(5000)).code();
+    Code const code = gather.finish(milliseconds(20000)).code();
     // A rank that asks early hears that another one has failed.
     EXPECT_TRUE(code == Code::mismatch || code == Code::peer_failed) << code_name(code);
     if (code == Code::mismatch) ++num_mismatches;
@@ -114,14 +116,14 @@ TEST_P(NcclFailures, ARankThatDoesNotComeToTheMakingIsNamed) {
     if (host.rank() == missing) return;
     Deadline const begin = Clock::now();
     try {
-      NcclRank const rank(host, {.deadline = kPatience});
+      NcclRank const rank(host, {.deadline = kMaking});
       ADD_FAILURE() << "made without rank " << missing;
     } catch (Error const& error) {
       EXPECT_EQ(error.code(), Code::timeout) << error.what();
       std::string const who = "rank " + std::to_string(missing) + " did not come";
       EXPECT_NE(std::string(error.what()).find(who), std::string::npos) << error.what();
     }
-    EXPECT_LT(Clock::now() - begin, kPatience + kSlack);
+    EXPECT_LT(Clock::now() - begin, kMaking + kSlack);
   });
 }
 

@@ -43,13 +43,13 @@ TEST_F(NcclOverMpi, AGraphReplaysThemOnNewData) { on_this_rank(check_graph); }
 TEST_F(NcclOverMpi, AMissingRankIsATimeout) {
   constexpr std::chrono::milliseconds kPatience{600};
   test::run_mpi_rank([&](Transport& host) {
-    NcclRank rank(host, {.deadline = kPatience});
+    NcclRank rank(host, {.call_deadline = kPatience});
     OnDevice<std::byte> const own(rank.step(), std::vector<std::byte>(16));
     OnDevice<std::byte> const all(
         rank.step(), std::vector<std::byte>(16 * static_cast<std::size_t>(host.world_size())));
     Deadline const begin = Clock::now();
     if (host.rank() == 0) {
-      while (rank.exchange().check().ok() && Clock::now() - begin < 10 * kPatience)
+      while (rank.exchange().check().ok() && Clock::now() - begin < 30 * kPatience)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       EXPECT_EQ(rank.exchange().check().code(), Code::peer_failed);
       return;
@@ -60,15 +60,14 @@ TEST_F(NcclOverMpi, AMissingRankIsATimeout) {
     EXPECT_TRUE(status.code() == Code::timeout || status.code() == Code::peer_failed)
         << status.message();
     rank.transport().abort();
-    EXPECT_LT(Clock::now() - begin, 10 * kPatience);
+    EXPECT_LT(Clock::now() - begin, 30 * kPatience);
     rank.step().wait();
   });
 }
 
 TEST_F(NcclOverMpi, ABorrowedCommunicatorCarriesMessagesToo) {
   test::run_mpi_rank([](Transport& host) {
-    std::unique_ptr<NcclCommunicator> const owner =
-        make_communicator(host, std::chrono::seconds(20));
+    std::unique_ptr<NcclCommunicator> const owner = make_communicator(host);
     std::unique_ptr<Transport> const transport = make_nccl_transport(owner->handle());
     int const next = (host.rank() + 1) % host.world_size();
     int const previous = (host.rank() + host.world_size() - 1) % host.world_size();

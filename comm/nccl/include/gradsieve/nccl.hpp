@@ -12,9 +12,11 @@ namespace gradsieve {
 
 struct NcclOptions {
   /// How long the ranks wait for each other when the transport is made, in each of its two parts:
-  /// over `host`, and inside NCCL. Afterwards, how long a call may stay inside NCCL on the host,
-  /// which connects ranks when they first need it; what runs on a stream is not bounded by it.
+  /// over `host`, and inside NCCL.
   std::chrono::milliseconds deadline{30000};
+  /// How long a call may stay inside NCCL on the host, which connects ranks when they first need
+  /// it. What runs on a stream is not bounded by it.
+  std::chrono::milliseconds call_deadline{30000};
 };
 
 /// A transport whose device_exchange() runs on a communicator of NCCL made for it, of the ranks of
