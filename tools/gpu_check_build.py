@@ -67,7 +67,8 @@ def from_folder(folder, log):
     places = (folder / "bin" / BENCH, folder / BENCH)
     programs.bench = next((place for place in places if place.is_file()), None)
     for name, command in ctests(folder, log).items():
-        if any(pathlib.Path(part).parent == folder / "tests" for part in command):
+        is_program = any(pathlib.Path(part).parent == folder / "tests" for part in command)
+        if is_program and not name.startswith("tools."):
             programs.tests.append((name, command))
             programs.runner = [p for p in command if p.endswith("/" + LAUNCHER_OF_EMULATOR)][:1]
     if (folder / "cuda_tests").is_file():

@@ -52,16 +52,18 @@ double GpuTiming::time_once(std::size_t i) {
 void GpuTiming::run(int rounds, Deadline const& deadline, Report const& report) {
   std::vector<std::size_t> order(microseconds_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (int round = 0; round <= rounds; ++round) {
-    std::ranges::shuffle(order, random_);
+  int const first_round = rounds == 1 ? 1 : 0;
+  for (int round = first_round; round <= rounds; ++round) {
+    // The first round that counts is in the order of the list, copies first: they are what a run
+    // that is stopped early needs most.
+    if (round != 1) std::ranges::shuffle(order, random_);
     for (std::size_t const i : order) {
       if (deadline.is_over()) return;
       double const time = time_once(i);
-      if (round == 0 && rounds > 1) continue;
+      if (round == 0) continue;
       microseconds_[i].push_back(time);
       report(i, round, time);
     }
-    if (rounds == 1) return;
   }
 }
 
