@@ -70,10 +70,12 @@ ncclComm_t make_handle(NcclApi const& api, int device, std::chrono::milliseconds
   }
   lock.unlock();
   thread.join();
+  // Here it is no matter of sizes, but of devices and of settings.
+  Code const code =
+      birth->result == ncclInvalidUsage ? Code::invalid_usage : status_of(birth->result).code();
   if (birth->result != ncclSuccess)
-    throw Error(status_of(birth->result).code(),
-                std::string("make_nccl_transport: ") + call + " failed: " + birth->text +
-                    "; expected a device of its own for each rank");
+    throw Error(code, std::string("make_nccl_transport: ") + call + " failed: " + birth->text +
+                          "; expected a device of its own for each rank");
   return birth->handle;
 }
 

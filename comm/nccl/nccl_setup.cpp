@@ -155,7 +155,7 @@ std::unique_ptr<NcclCommunicator> make_communicator(Transport& host, NcclOptions
                                            : ask_for_verdict(host, readiness, options.deadline);
   require(verdict, readiness);
   NcclApi const& api = *readiness.api;
-  ncclComm_t const handle = make_handle(
+  ncclComm_t handle = make_handle(
       api, readiness.device, options.deadline, "ncclCommInitRankConfig",
       [&api, id = verdict.id, num_ranks = host.world_size(), rank = host.rank()](ncclComm_t* made) {
         ncclConfig_t config = blocking_config();

@@ -2,7 +2,6 @@
 #include "tests/nccl/nccl_checks.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -87,8 +86,12 @@ void check_sum_is_common(NcclRank& rank, DeviceExchange& exchange) {
       exchange.all_reduce(step.stream(), ConstTensorView(own.span()), TensorView(own.span())).ok());
   ASSERT_TRUE(exchange.all_gather(step.stream(), bytes_on(own), bytes_on(all)).ok());
   std::vector<float> const sums = all.read();
+  auto const begin_of = [&](std::size_t r) {
+    return sums.begin() + static_cast<std::ptrdiff_t>(r * kCount);
+  };
+  std::vector<float> const first(begin_of(0), begin_of(1));
   for (std::size_t r = 1; r < num_ranks(rank); ++r)
-    EXPECT_EQ(0, std::memcmp(sums.data(), sums.data() + r * kCount, kCount * sizeof(float)));
+    EXPECT_TRUE(same_bytes(first, std::vector<float>(begin_of(r), begin_of(r + 1)))) << r;
 }
 
 }  // namespace
@@ -141,30 +144,37 @@ void check_all_reduce_min(NcclRank& rank, DeviceExchange& exchange) {
   }
 }
 
-void check_distinct_streams(NcclRank& rank) {
+// Pinned memory, because a copy from pageable memory waits for itself.
+bool distinct_streams_agree(NcclRank& rank, EventWaits waits) {
   constexpr std::size_t kCount = 1000;
   CudaStep filling;
   CudaStep reading;
   std::size_t const total = kCount * num_ranks(rank);
   OnDevice<std::byte> const own(filling, std::vector<std::byte>(kCount));
   OnDevice<std::byte> const all(reading, std::vector<std::byte>(total));
+  Buffer const values(kCount, pinned_memory());
+  Buffer const result(total, pinned_memory());
+  bool agree = true;
   for (int round = 0; round < 3; ++round) {
-    std::vector<std::byte> const values = bytes_of(rank.rank(), kCount, round);
-    std::vector<std::byte> result(total);
+    std::ranges::copy(bytes_of(rank.rank(), kCount, round), values.data());
     CudaEvent filled;
     CudaEvent exchanged;
     require(cudaMemcpyAsync(own.data(), values.data(), kCount, cudaMemcpyHostToDevice,
                             filling.cuda_stream()));
     filled.record(filling.stream());
-    filled.hold_back(rank.stream());
-    ASSERT_TRUE(rank.exchange().all_gather(rank.stream(), own.span(), all.span()).ok());
+    if (waits != EventWaits::without_filling) filled.hold_back(rank.stream());
+    EXPECT_TRUE(rank.exchange().all_gather(rank.stream(), own.span(), all.span()).ok());
     exchanged.record(rank.stream());
-    exchanged.hold_back(reading.stream());
+    if (waits != EventWaits::without_exchange) exchanged.hold_back(reading.stream());
     require(cudaMemcpyAsync(result.data(), all.data(), total, cudaMemcpyDeviceToHost,
                             reading.cuda_stream()));
     reading.wait();
-    EXPECT_TRUE(same_bytes(gathered(rank, kCount, round), result)) << round;
+    std::vector<std::byte> const received(result.data(), result.data() + total);
+    agree = agree && same_bytes(gathered(rank, kCount, round), received);
+    filling.wait();  // the next round fills `values`
+    rank.step().wait();
   }
+  return agree;
 }
 
 namespace {

@@ -39,7 +39,18 @@ TEST_P(NcclExchanges, AllReduceMinFindsTheLeast) {
   on_all_ranks([](NcclRank& rank) { check_all_reduce_min(rank, rank.exchange()); });
 }
 
-TEST_P(NcclExchanges, StreamsAndEventsOrderThem) { on_all_ranks(check_distinct_streams); }
+TEST_P(NcclExchanges, StreamsAndEventsOrderThem) {
+  on_all_ranks([](NcclRank& rank) { EXPECT_TRUE(distinct_streams_agree(rank, EventWaits::all)); });
+}
+
+// The check of the check.
+TEST_P(NcclExchanges, AMissingWaitBetweenStreamsShows) {
+  if (!streams_are_lazy()) GTEST_SKIP() << "only lazy streams show it for certain";
+  on_all_ranks([](NcclRank& rank) {
+    EXPECT_FALSE(distinct_streams_agree(rank, EventWaits::without_filling));
+    EXPECT_FALSE(distinct_streams_agree(rank, EventWaits::without_exchange));
+  });
+}
 
 TEST_P(NcclExchanges, AGraphReplaysThemOnNewData) { on_all_ranks(check_graph); }
 
