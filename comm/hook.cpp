@@ -17,6 +17,7 @@ Status Hook::Impl::reduce(Parcel& parcel, TensorView gradient) noexcept {
       encode(parcel, 0);  // compensate: c = g + e; in the last round retain: e = c − ĉ
   parcel.submitted = true;
   progress->submit(parcel.index);
+  if (device && device->exchange->is_asynchronous()) progress->drain(parcel.index);
   return status;
 }
 
@@ -31,6 +32,7 @@ void Hook::Impl::complete(Parcel& parcel) noexcept {
   }
   if (parcel.status.ok()) parcel.status = deliver(parcel);  // decoded mean into the bucket
   if (!parcel.status.ok()) step_failed = true;
+  if (device) static_cast<void>(on_device.bucket_done[parcel.bucket].record(stream()));
 }
 
 // A bucket that cannot be taken: the gradient stays out of the residual, and all ranks are told.
@@ -70,11 +72,16 @@ Status Hook::reduce(std::uint32_t bucket, TensorView gradient, Event& event) noe
     num_elements += impl_->tensors[tensor].desc.num_elements;
   }
   Status first;
+  if (impl_->device) GRADSIEVE_RETURN_IF_ERROR(impl_->fork_device());
   for (std::uint32_t const index : impl_->bucket_parcels[bucket]) {
     Parcel& parcel = impl_->parcels[index];
     Status unfit;
     char const* field = "num_elements";
-    if (gradient.num_elements != num_elements) {
+    if ((gradient.device == Device::cuda) != (impl_->device != nullptr)) {
+      unfit = {Code::invalid_argument,
+               "reduce: the gradient is not where the hook's backend works"};
+      field = "device";
+    } else if (gradient.num_elements != num_elements) {
       unfit = {Code::invalid_argument,
                "reduce: the bucket has another number of elements than planned"};
     } else if (gradient.dtype != parcel.dtype) {
@@ -108,12 +115,30 @@ Status Hook::wait(Event const& event) noexcept {
   for (std::uint32_t const index : impl_->bucket_parcels[event.bucket]) {
     if (Status const status = impl_->parcels[index].status; !status.ok()) return status;
   }
+  if (impl_->device) return impl_->on_device.bucket_done[event.bucket].hold(impl_->device->caller);
   return {};
 }
 
 StepResult Hook::finish() noexcept {
   FpEnvironment const environment;
   return impl_->finish();
+}
+
+StepResult Hook::synchronize() noexcept { return impl_->synchronize(); }
+
+Status Hook::replay(std::uint64_t step, float loss_scale) noexcept {
+  return impl_->replay(step, loss_scale);
+}
+
+Status Hook::set_stream(Stream stream) noexcept {
+  if (!impl_->device) return {Code::invalid_usage, "set_stream: only backend=cuda has a stream"};
+  if (impl_->in_step) return {Code::invalid_usage, "set_stream: a step is running; call finish"};
+  impl_->device->caller = stream;
+  return {};
+}
+
+std::uint32_t const* Hook::committed_word() const noexcept {
+  return impl_->device ? &impl_->device->step()->committed : nullptr;
 }
 
 Status Hook::refuse() noexcept { return impl_->refuse(); }

@@ -118,7 +118,13 @@ Status Hook::Impl::deliver(Parcel& parcel) noexcept {
 
 // The parcels of a bucket are delivered one after another; the last one knows of all of them. A
 // loss scaler looks at whole buckets: what one parcel saw makes all of them NaN (or zero).
-void Hook::Impl::fill_if_nonfinite(Parcel const& last) noexcept {
+void Hook::Impl::fill_if_nonfinite(Parcel& last) noexcept {
+  if (device) {
+    kernels::fill_if(context(last, decode_workspace, decode_threads),
+                     on_device.bucket_nonfinite.as<std::uint32_t>().data() + last.bucket,
+                     options.on_nonfinite == OnNonFinite::propagate, last.gradient);
+    return;
+  }
   bool const found = std::ranges::any_of(bucket_parcels[last.bucket], [&](std::uint32_t index) {
     return parcels[index].found_nonfinite;
   });

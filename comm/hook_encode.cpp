@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encoding of letters: the helpers of the straight line in hook.cpp. Decoding: hook_decode.cpp.
-#include <cstring>
-
 #include "comm/hook_impl.hpp"
 #include "comm/stopwatch.hpp"
 #include "core/philox.hpp"
@@ -35,7 +33,13 @@ ExecContext Hook::Impl::context(Parcel& parcel, Workspace& workspace,
   result.backend = options.backend;
   result.workspace = &workspace;
   result.threads = &threads;
-  result.words = &parcel.words;
+  if (device) {
+    result.stream = stream();
+    result.words = &device_parcel(parcel)->words;
+    result.device_error = &device->error;
+  } else {
+    result.words = &parcel.words;
+  }
   result.seed = options.seed;
   result.rank = transport->rank();
   result.world_size = transport->world_size();
@@ -57,8 +61,10 @@ ResidualView Hook::Impl::residual_view(Parcel& parcel, Piece const& piece) const
   if (parcel.dtype == DType::f64) return {};
   std::size_t const offset = static_cast<std::size_t>(piece.parcel_offset);
   std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
-  float const carry = static_cast<float>(parcel.chain->feedback.decay *
-                                         (static_cast<double>(loss_scale) / parcel.residual_scale));
+  auto const carry = device ? StepValue<float>::in_word(&device_parcel(parcel)->carry)
+                            : StepValue<float>(static_cast<float>(
+                                  parcel.chain->feedback.decay *
+                                  (static_cast<double>(loss_scale) / parcel.residual_scale)));
   if (!parcel.with_residual) return {{}, parcel.scratch.subspan(offset, count), carry};
   if (parcel.residual_dtype != DType::f32) {
     std::span<float> const both = parcel.scratch.subspan(offset, count);
@@ -81,8 +87,9 @@ void Hook::Impl::clear_accumulators(Parcel& parcel) noexcept {
   for (Letter const& letter : parcel.rounds.back().letters) {
     for (Piece const& piece : letter.pieces) {
       TensorView const view = accumulator(parcel, piece);
-      if (view.num_elements > 0)
-        std::memset(view.data, 0, static_cast<std::size_t>(view.num_bytes()));
+      kernels::clear(
+          context(parcel, decode_workspace, decode_threads),
+          {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.num_bytes())});
     }
   }
 }
@@ -211,7 +218,8 @@ void Hook::Impl::store_residual(Parcel& parcel, int round) noexcept {
 
 Status Hook::Impl::encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept {
   StepWords const before = parcel.words;
-  ExecContext const ctx = encode_context(parcel, round);
+  ExecContext ctx = encode_context(parcel, round);
+  if (device) ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;
   Status const status = parcel.compressor().encode_with_residual(
       ctx, round, piece.info, parcel.gradient.slice(piece.bucket_offset, piece.info.num_elements),
       residual_view(parcel, piece), parcel.lanes[piece.lane].state(), body);
@@ -225,6 +233,7 @@ Status Hook::Impl::encode_piece(Parcel& parcel, int round, Piece& piece, Body bo
 }
 
 Status Hook::Impl::encode_letter(Parcel& parcel, int round, Letter& letter) noexcept {
+  if (device) return encode_fixed_letter(parcel, round, letter);
   wire::PieceWriter writer(letter.storage, letter.pieces.size());
   for (Piece& piece : letter.pieces) {
     GRADSIEVE_RETURN_IF_ERROR(
@@ -236,6 +245,7 @@ Status Hook::Impl::encode_letter(Parcel& parcel, int round, Letter& letter) noex
 }
 
 Status Hook::Impl::encode_sum(Parcel& parcel, int round, Letter& letter) noexcept {
+  if (device) return encode_fixed_letter(parcel, round, letter);
   std::size_t position = 0;
   for (Piece& piece : letter.pieces) {
     std::size_t const num_bytes = parcel.compressor().sum_bytes(round, piece.info, step);
@@ -250,9 +260,24 @@ Status Hook::Impl::encode_sum(Parcel& parcel, int round, Letter& letter) noexcep
   return {};
 }
 
+/// What of a header follows from the plan.
+PayloadHeader Hook::Impl::header_of(Parcel const& parcel, int round, Letter const& letter,
+                                    bool owned) const noexcept {
+  PayloadHeader header;
+  header.codec = parcel.chain->payload_id;
+  header.rank = static_cast<std::uint32_t>(transport->rank());
+  header.plan_hash = parcel.plan_hash;
+  header.num_elements = letter.num_elements;
+  header.round = static_cast<std::uint16_t>(round | (owned ? kOwnedRound : 0));
+  header.num_pieces = static_cast<std::uint16_t>(letter.pieces.size());
+  header.sequence = parcel.rounds[static_cast<std::size_t>(round)].sequence + (owned ? 1 : 0);
+  return header;
+}
+
 // Completes a payload: header, or status lanes in a sum round. A failed one has no body.
 void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Status status,
                       std::uint64_t body_bytes) noexcept {
+  if (device) return seal_fixed(parcel, round, letter, owned, status);
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::uint16_t const flags = (parcel.words.flags & kStepNonFinite) != 0 ? kFlagNonFinite : 0;
   if (r.exchange == ExchangeKind::sum) {
@@ -276,18 +301,12 @@ void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Sta
     letter.length = num_bytes + kNumLanes * size_of(r.sum_dtype);
     return;
   }
-  PayloadHeader header;
-  header.codec = parcel.chain->payload_id;
+  PayloadHeader header = header_of(parcel, round, letter, owned);
   header.flags = flags;
   header.status = static_cast<std::uint32_t>(status.code());
-  header.rank = static_cast<std::uint32_t>(transport->rank());
   header.step = step;
-  header.plan_hash = parcel.plan_hash ^ history;
-  header.num_elements = letter.num_elements;
+  header.plan_hash ^= history;
   header.body_bytes = body_bytes;
-  header.round = static_cast<std::uint16_t>(round | (owned ? kOwnedRound : 0));
-  header.num_pieces = static_cast<std::uint16_t>(letter.pieces.size());
-  header.sequence = r.sequence + (owned ? 1 : 0);
   wire::write_header(header, letter.storage);
   letter.length = wire::kHeaderBytes + static_cast<std::size_t>(body_bytes);
 }
@@ -297,6 +316,7 @@ Status Hook::Impl::encode_owned(Parcel& parcel, int round) noexcept {
   Stopwatch const watch(parcel.encode_seconds);
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   ShardSink sink(parcel.undelivered);
+  if (device) return encode_fixed_owned(parcel, round, sink);
   wire::PieceWriter writer(r.owned.storage, r.owned.pieces.size());
   std::span<float const> sum{reinterpret_cast<float const*>(r.sum.data()),
                              r.sum.size() / sizeof(float)};

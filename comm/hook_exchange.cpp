@@ -30,9 +30,10 @@ Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
   if (round == parcel.last_round() && parcel.status.ok()) clear_accumulators(parcel);
 
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
-  Status const status = r.exchange == ExchangeKind::gather ? exchange_gather(parcel, round)
-                        : r.exchange == ExchangeKind::sum  ? exchange_sum(parcel, round)
-                                                           : exchange_shards(parcel, round);
+  Status const status = device                               ? exchange_on_device(parcel, round)
+                        : r.exchange == ExchangeKind::gather ? exchange_gather(parcel, round)
+                        : r.exchange == ExchangeKind::sum    ? exchange_sum(parcel, round)
+                                                             : exchange_shards(parcel, round);
 
   parcel.wire_bytes += transport->counters().bytes_sent - bytes_before;
   range.set_bytes(transport->counters().bytes_sent - bytes_before);

@@ -15,6 +15,7 @@
 #include "gradsieve/hook.hpp"
 
 #include "comm/exchange/collectives.hpp"
+#include "comm/hook_device.hpp"
 #include "comm/observer.hpp"
 #include "comm/parcel.hpp"
 #include "comm/progress.hpp"
@@ -47,9 +48,15 @@ struct Layout {
   std::vector<Parcel> parcels;
   std::uint64_t model_hash = 0;
   std::uint32_t num_sequences = 0;  ///< exchanges per step
+  DeviceLayout on_device;           ///< empty unless backend=cuda
 };
 
-struct Hook::Impl : Layout {
+/// Outlives the layout, whose memory is given back in the order of its stream.
+struct DeviceOwner {
+  std::unique_ptr<HookDevice> device;  ///< null unless backend=cuda
+};
+
+struct Hook::Impl : DeviceOwner, Layout {
   Impl(Transport& transport, HookOptions options);
 
   // --- plan (hook_plan.cpp) ---
@@ -80,7 +87,7 @@ struct Hook::Impl : Layout {
   Status encode_sum(Parcel& parcel, int round, Letter& letter) noexcept;
   Status encode_piece(Parcel& parcel, int round, Piece& piece, Body body) noexcept;
   Status encode_owned(Parcel& parcel, int round) noexcept;
-  void fill_if_nonfinite(Parcel const& parcel) noexcept;
+  void fill_if_nonfinite(Parcel& parcel) noexcept;
   void seal(Parcel& parcel, int round, Letter& letter, bool owned, Status status,
             std::uint64_t body_bytes) noexcept;
   Status open(Parcel& parcel, int round, bool owned, int sender, ConstBytes payload,
@@ -105,6 +112,49 @@ struct Hook::Impl : Layout {
                                                         std::uint32_t sequence) noexcept;
   [[nodiscard]] std::uint32_t tag(std::uint32_t sequence) const noexcept;
   [[nodiscard]] double weight() const noexcept;
+
+  // --- on a device: payloads and exchanges (hook_device_letters.cpp) ---
+  void lay_fixed(Round& round, int index, Parcel& parcel);
+  Status encode_fixed_letter(Parcel& parcel, int round, Letter& letter) noexcept;
+  Status encode_fixed_owned(Parcel& parcel, int round, MassSink& sink) noexcept;
+  void seal_fixed(Parcel& parcel, int round, Letter& letter, bool owned, Status status) noexcept;
+  Status exchange_on_device(Parcel& parcel, int round) noexcept;
+  Status gather_on_device(Parcel& parcel, int round) noexcept;
+  Status sum_on_device(Parcel& parcel, int round) noexcept;
+  Status shards_on_device(Parcel& parcel, int round) noexcept;
+  [[nodiscard]] kernels::LetterCheck letter_check(Parcel& parcel, int round, bool owned, int sender,
+                                                  Letter const& letter) noexcept;
+  Status decode_fixed_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
+                             int sender, ConstBytes payload, double weight,
+                             bool into_shard) noexcept;
+  [[nodiscard]] PayloadHeader header_of(Parcel const& parcel, int round, Letter const& letter,
+                                        bool owned) const noexcept;
+
+  // --- on a device: the transaction (hook_device_step.cpp) ---
+  void check_device_options() const;
+  void allocate_on_device();
+  void upload_device_state() noexcept;
+  [[nodiscard]] Stream stream() const noexcept;
+  [[nodiscard]] ExecContext device_context() noexcept;
+  [[nodiscard]] kernels::DeviceParcel* device_parcel(Parcel const& parcel) const noexcept;
+  Status fork_device() noexcept;
+  Status begin_on_device() noexcept;
+  void set_device_words(Stream where) noexcept;
+  void settle_on_device(Parcel& parcel) noexcept;
+  void give_back(Parcel& parcel, std::span<float> target, std::uint32_t const* only_if) noexcept;
+  void add_undelivered(Parcel& parcel, std::span<float> target,
+                       std::uint32_t const* only_if) noexcept;
+  void resolve_on_device(Parcel& parcel, std::span<float> target);
+  Status finish_on_device(bool well) noexcept;
+  Status fetch_device_state() noexcept;
+  void take_device_findings(StepResult& result) noexcept;
+  StepResult synchronize() noexcept;
+  StepResult leave_pending(StepResult result) noexcept;
+  void put_outcome() noexcept;
+  Status refuse_on_device() noexcept;
+  Status recover_on_device(Transport& other) noexcept;
+  void close_history() noexcept;
+  Status replay(std::uint64_t step, float loss_scale) noexcept;
 
   // --- the transaction (hook_step.cpp) ---
   Status begin(std::uint64_t step, float loss_scale) noexcept;
@@ -146,7 +196,7 @@ struct Hook::Impl : Layout {
   std::unique_ptr<bool[]> gone;     ///< missed a deadline of this step's exchanges
   std::unique_ptr<bool[]> unheard;  ///< the vote's own: a rank that was late may still vote
   std::unique_ptr<bool[]> heard;
-  std::vector<std::uint64_t> words;
+  std::vector<std::uint64_t> vote_words;
   std::vector<ConstBytes> letters_out;  ///< own[q] of an all_to_all
   std::vector<ConstBytes> bodies_in;    ///< received[r] of an absorb
   exchange::ExchangeContext data;
@@ -165,6 +215,7 @@ struct Hook::Impl : Layout {
   bool counts = false;                         ///< whether the last finished step committed
   float loss_scale = 1.0F;
   bool in_step = false;
+  StepResult last_result;
   std::atomic<bool> step_failed{false};
   Outcome outcome = Outcome::none;
   std::uint64_t history = 0;  ///< hash of all outcomes so far: ranks that disagree find out

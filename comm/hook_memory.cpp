@@ -9,7 +9,7 @@ namespace gradsieve {
 void Hook::Impl::allocate(Parcel& parcel) {
   auto const take = [&](std::size_t num_bytes) -> Bytes {
     if (num_bytes == 0) return {};
-    parcel.memory.emplace_back(num_bytes, *memory);
+    parcel.memory.emplace_back(num_bytes, *memory, stream());
     return parcel.memory.back().bytes().first(num_bytes);
   };
   auto const take_floats = [&](std::uint64_t count) -> std::span<float> {
@@ -23,8 +23,8 @@ void Hook::Impl::allocate(Parcel& parcel) {
   if (parcel.with_residual) {
     std::size_t const num_bytes =
         static_cast<std::size_t>(parcel.num_elements) * size_of(parcel.residual_dtype);
-    parcel.current = Buffer(num_bytes, *memory);
-    if (options.rollback == Rollback::exact) parcel.next = Buffer(num_bytes, *memory);
+    parcel.current = Buffer(num_bytes, *memory, stream());
+    if (options.rollback == Rollback::exact) parcel.next = Buffer(num_bytes, *memory, stream());
   }
   bool const needs_scratch = !parcel.with_residual || parcel.residual_dtype != DType::f32;
   if (needs_scratch && parcel.dtype != DType::f64)
@@ -32,7 +32,10 @@ void Hook::Impl::allocate(Parcel& parcel) {
   if (size_of(parcel.dtype) == 2) parcel.widened = take_floats(parcel.num_elements);
 
   for (Round& round : parcel.rounds) {
-    for (Letter& letter : round.letters) letter.storage = take(round.capacity_bytes);
+    // One behind another: a device sends them in one call.
+    Bytes const letters = take(round.capacity_bytes * round.letters.size());
+    for (std::size_t q = 0; q < round.letters.size(); ++q)
+      round.letters[q].storage = letters.subspan(q * round.capacity_bytes, round.capacity_bytes);
     if (round.exchange == ExchangeKind::sum) round.sum = take(round.capacity_bytes);
     if (round.exchange == ExchangeKind::shard_sum) {
       std::uint64_t const shard = round.owned.num_elements;
@@ -82,15 +85,18 @@ void Hook::Impl::allocate_shared() {
     }
   }
   work_bytes += 4 * Workspace::kAlignment;
-  encode_memory = Buffer(work_bytes, *memory);
-  decode_memory = Buffer(work_bytes, *memory);
-  exchange_memory = Buffer(std::max<std::size_t>(scratch_bytes, 1), *memory);
+  encode_memory = Buffer(work_bytes, *memory, stream());
+  decode_memory = Buffer(work_bytes, *memory, stream());
+  exchange_memory =
+      Buffer(std::max<std::size_t>(scratch_bytes, 1), device ? host_memory() : *memory);
   encode_workspace = Workspace(encode_memory.bytes());
   decode_workspace = Workspace(decode_memory.bytes());
   data.scratch = exchange_memory.bytes();
 
-  bool const own_thread =
-      options.progress_thread && transport->traits().any_thread && transport->world_size() > 1;
+  if (device) allocate_on_device();
+  bool const waits = !device || !device->exchange->is_asynchronous();
+  bool const own_thread = waits && options.progress_thread && transport->traits().any_thread &&
+                          transport->world_size() > 1;
   progress.emplace(
       own_thread, static_cast<std::uint32_t>(parcels.size()),
       [](void* self, std::uint32_t task) {

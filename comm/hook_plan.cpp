@@ -39,7 +39,9 @@ bool is_disabled() {
 Hook::Impl::Impl(Transport& t, HookOptions o)
     : transport(&t),
       options(std::move(o)),
-      memory(options.memory != nullptr ? options.memory : &host_memory()),
+      memory(options.memory != nullptr          ? options.memory
+             : options.backend == Backend::cuda ? &device_memory()
+                                                : &host_memory()),
       encode_threads(options.num_threads),
       decode_threads(options.num_threads),
       process_id(getpid()) {
@@ -52,8 +54,8 @@ Hook::Impl::Impl(Transport& t, HookOptions o)
                 "HookOptions::result is sparse, which is not implemented; this version has: dense");
   }
   if (options.backend == Backend::cuda) {
-    throw Error(Code::not_built,
-                "HookOptions::backend is cuda, which this build does not have; it has: ref, cpu");
+    check_device_options();
+    device = std::make_unique<HookDevice>(options.stream);
   }
   if (options.vote_deadline <= options.exchange_deadline) {
     throw Error(Code::invalid_argument,
@@ -91,6 +93,16 @@ std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) con
       refuse_plan("'" + tensor.name + "' is f64, which '" + chains[i]->text +
                   "' does not take; 'none' does");
     }
+    if (device && !chains[i]->compressor->claims().cuda) {
+      refuse_plan("'" + chains[i]->text +
+                  "' does not run with backend=cuda; 'gradsieve list' says "
+                  "which do: for '" +
+                  tensor.name + "' for example topk(density=0.01) | int8");
+    }
+    if (device && tensor.dtype == DType::f64)
+      refuse_plan("'" + tensor.name + "' is f64; backend=cuda takes f32, f16 and bf16");
+    if (device && chains[i]->feedback.dtype != DType::f32)
+      refuse_plan("'" + chains[i]->text + "' keeps its residual in bf16; backend=cuda takes f32");
     return tensor.num_elements < chains[i]->dense_below_elements ? dense_chain : chains[i];
   }
   refuse_plan("no rule matches '" + tensor.name + "'; end the rules with {\"*\", \"none\"}");
@@ -99,6 +111,7 @@ std::shared_ptr<Chain const> Hook::Impl::chain_for(TensorDesc const& tensor) con
 void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
                       std::span<BucketDesc const> new_buckets) {
   if (in_step) throw Error(Code::invalid_usage, "plan: a step is running; call finish first");
+  static_cast<void>(synchronize());
   {
     std::lock_guard const lock(failure_mutex);
     last_failure = {};
@@ -119,6 +132,7 @@ void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
   if (outcome != Outcome::in_doubt) outcome = Outcome::none;  // it is part of the mementos
   shelf = std::move(mementos);
   restore();
+  if (device) upload_device_state();
 }
 
 void Hook::Impl::place(std::span<TensorDesc const> new_tensors,
@@ -161,7 +175,7 @@ void Hook::Impl::agree_on_plan() {
   gone = std::make_unique<bool[]>(world_size);
   unheard = std::make_unique<bool[]>(world_size);
   heard = std::make_unique<bool[]>(world_size);
-  words.assign(world_size, 0);
+  vote_words.assign(world_size, 0);
   letters_out.assign(world_size, {});
   bodies_in.assign(world_size, {});
   data.transport = transport;
@@ -197,6 +211,7 @@ void Hook::Impl::agree_on_plan() {
       {"seed", options.seed, std::to_string(options.seed)},
       choice("op", options.op, options.op == ReduceOp::mean ? "mean" : "sum"),
       choice("predivide", options.predivide, std::to_string(options.predivide)),
+      choice("layout", device != nullptr, device ? "by capacity" : "by length"),
       choice("rollback", options.rollback, options.rollback == Rollback::merge ? "merge" : "exact"),
       choice("on_nonfinite", options.on_nonfinite,
              options.on_nonfinite == OnNonFinite::propagate ? "propagate"
@@ -280,6 +295,8 @@ void Hook::Impl::decide_exchange(Parcel& parcel, Chain const& chain) {
 }
 
 void Hook::Impl::lay_parcels() {
+  // On a device a set of indices is filled up with some that are beyond the piece.
+  std::uint64_t const most = device ? kMaxPieceElements / 2 : kMaxPieceElements;
   bucket_parcels.assign(buckets.size(), {});
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     // Tensors of one chain travel together; a tensor longer than a piece may be is cut first.
@@ -308,7 +325,7 @@ void Hook::Impl::lay_parcels() {
           chain->scope == Scope::bucket && !parcel.lanes.empty() &&
           parcel.lanes.back().bucket_offset + parcel.lanes.back().info.num_elements ==
               tensor.bucket_offset &&
-          parcel.lanes.back().info.num_elements + tensor.desc.num_elements <= kMaxPieceElements;
+          parcel.lanes.back().info.num_elements + tensor.desc.num_elements <= most;
       if (joins) {
         TensorInfo& info = parcel.lanes.back().info;
         info.id = PlanHash(info.id).add(tensor_id(tensor.desc.name)).value();
@@ -320,8 +337,8 @@ void Hook::Impl::lay_parcels() {
       do {
         Lane lane;
         lane.info = {tensor_id(tensor.desc.name), offset,
-                     std::min(tensor.desc.num_elements - offset, kMaxPieceElements),
-                     tensor.desc.num_rows, tensor.desc.dtype};
+                     std::min(tensor.desc.num_elements - offset, most), tensor.desc.num_rows,
+                     tensor.desc.dtype};
         lane.bucket_offset = tensor.bucket_offset + offset;
         lane.parcel_offset = parcel.num_elements;
         offset += lane.info.num_elements;
@@ -400,6 +417,7 @@ void Hook::Impl::lay_rounds(Parcel& parcel) {
           round.exchange == ExchangeKind::sum ? sum_bytes : wire::payload_capacity(capacities);
       round.capacity_bytes = std::max(round.capacity_bytes, wire::aligned(capacity));
     }
+    if (device) lay_fixed(round, index, parcel);
     if (sharded) round.owned = round.letters[static_cast<std::size_t>(transport->rank())];
     parcel.rounds.push_back(std::move(round));
   }

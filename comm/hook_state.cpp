@@ -20,7 +20,7 @@ std::unordered_map<std::string, Memento> Hook::Impl::remember() {
     std::vector<float> residual;
     if (parcel.with_residual) {
       residual.resize(static_cast<std::size_t>(parcel.num_elements));
-      resolve(parcel, what, residual);
+      device ? resolve_on_device(parcel, residual) : resolve(parcel, what, residual);
     }
     std::vector<bool> told(parcel.lanes.size(), false);
     for (PlannedTensor const& tensor : tensors) {
@@ -74,7 +74,13 @@ void Hook::Impl::restore() {
         float const factor = parcel.residual_scale / memento.residual_scale;
         for (float& x : memento.residual) x *= factor;
       }
-      if (parcel.residual_dtype == DType::bf16) {
+      if (device) {
+        std::byte* const place = parcel.current.data() + offset * sizeof(float);
+        Status copied =
+            copy_in_order(stream(), memento.residual.data(), place, count * sizeof(float));
+        if (copied.ok()) copied = gradsieve::synchronize(stream());
+        if (!copied.ok()) throw Error(copied.code(), copied.message());
+      } else if (parcel.residual_dtype == DType::bf16) {
         ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
         kernels::narrow(ctx, memento.residual, true,
                         TensorView(parcel.current.as<BFloat16>().subspan(offset, count)));
@@ -108,6 +114,7 @@ std::vector<std::byte> Hook::save_state() const {
   Impl& impl = *impl_;
   if (impl.in_step)
     throw Error(Code::invalid_usage, "save_state: a step is running; call finish first");
+  static_cast<void>(impl.synchronize());
   if (impl.outcome == Outcome::in_doubt) {
     throw Error(Code::in_doubt,
                 "save_state: the outcome of the last step is unknown; call recover first");
@@ -140,6 +147,7 @@ void Hook::load_state(std::span<ConstBytes const> states, OnWorldChange on_world
 
 void Hook::Impl::import_states(std::span<StateFile> files, OnWorldChange on_world_change) {
   if (in_step) throw Error(Code::invalid_usage, "load_state: a step is running; call finish first");
+  static_cast<void>(synchronize());
   if (!progress) throw Error(Code::invalid_usage, "load_state: call plan first");
   if (files.empty())
     throw Error(Code::invalid_argument,
@@ -197,6 +205,7 @@ void Hook::Impl::import_states(std::span<StateFile> files, OnWorldChange on_worl
   restore();
   step = merged.step;
   history = merged.history;
+  if (device) upload_device_state();
 }
 
 std::vector<float> Hook::residual(std::string_view name) const {
@@ -206,10 +215,11 @@ std::vector<float> Hook::residual(std::string_view name) const {
     Parcel& parcel = impl.parcels[tensor.parcel];
     std::size_t const count = static_cast<std::size_t>(tensor.desc.num_elements);
     if (!parcel.with_residual) return std::vector<float>(count, 0.0F);
+    if (impl.device) static_cast<void>(impl.synchronize());
     Outcome const what =
         impl.in_step || impl.outcome == Outcome::in_doubt ? Outcome::none : impl.outcome;
     std::vector<float> whole(static_cast<std::size_t>(parcel.num_elements));
-    impl.resolve(parcel, what, whole);
+    impl.device ? impl.resolve_on_device(parcel, whole) : impl.resolve(parcel, what, whole);
     float const factor = 1.0F / impl.resolved_scale(parcel, what);
     std::vector<float> result(
         whole.begin() + static_cast<std::ptrdiff_t>(tensor.parcel_offset),

@@ -8,6 +8,7 @@
 
 #include "comm/hook_impl.hpp"
 #include "core/hash.hpp"
+#include "core/philox.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
@@ -27,12 +28,12 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
   if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max())) {
     return {Code::invalid_argument, "begin: the loss scale must be positive and finite"};
   }
-  settle();
+  if (!device) settle();
   step = new_step;
   loss_scale = new_loss_scale;
   in_step = true;
   step_failed = false;
-  std::fill_n(gone.get(), words.size(), false);
+  std::fill_n(gone.get(), vote_words.size(), false);
   {
     std::lock_guard const lock(failure_mutex);
     last_failure.code = Code::ok;
@@ -51,7 +52,7 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
     parcel.encode_seconds = parcel.exchange_seconds = parcel.decode_seconds = 0.0;
     parcel.wire_bytes = 0;
   }
-  return {};
+  return device ? begin_on_device() : Status{};
 }
 
 StepResult Hook::Impl::finish() noexcept {
@@ -74,23 +75,30 @@ StepResult Hook::Impl::finish() noexcept {
     parcel.total_decode_seconds += parcel.decode_seconds;
   }
 
+  if (device) {
+    Status const status = finish_on_device(result.status.ok());
+    if (result.status.ok()) result.status = status;
+    if (device->exchange->is_asynchronous()) return leave_pending(result);
+    take_device_findings(result);
+  }
+
   // All ranks know of a non-finite gradient by now, so all vote against, and that is no failure.
   bool const ok = result.status.ok() && !result.found_nonfinite;
   std::optional<TraceRange> range(std::in_place, observer.get(), "vote",
                                   static_cast<std::uint32_t>(buckets.size()));
-  std::fill_n(unheard.get(), words.size(), false);
+  std::fill_n(unheard.get(), vote_words.size(), false);
   control.transport = transport;
   control.deadline = Clock::now() + options.vote_deadline;
   control.tag = tag(num_sequences) | 0x10000000u;
   control.blamed_rank = -1;
-  VoteResult const voted = vote(control, step, ok, words, {heard.get(), words.size()});
+  VoteResult const voted = vote(control, step, ok, vote_words, {heard.get(), vote_words.size()});
   range.reset();
   in_step = false;
   outcome = voted.outcome;
   result.committed = outcome == Outcome::committed;
   counts = result.committed;
   if (counts) committed_attempt_before = std::exchange(committed_attempt, attempt);
-  history = PlanHash(history).add(step).add(outcome).value();
+  close_history();
 
   auto const record = [&](Status status, int rank, char const* field) noexcept {
     std::lock_guard const lock(failure_mutex);
@@ -117,10 +125,23 @@ StepResult Hook::Impl::finish() noexcept {
     record(result.status, voted.refusing_rank, "vote");
   }
   report(result);
+  last_result = result;
   return result;
 }
 
+// One word for all outcomes so far. A device that votes by itself makes the same one.
+void Hook::Impl::close_history() noexcept {
+  if (!device) {
+    history = PlanHash(history).add(step).add(outcome).value();
+    return;
+  }
+  auto const number = static_cast<std::uint64_t>(outcome);
+  history = mix64(history ^ mix64(4 * step + number));
+  if (!device->exchange->is_asynchronous()) put_outcome();
+}
+
 Status Hook::Impl::refuse() noexcept {
+  if (device && device->is_unread && !in_step) return refuse_on_device();
   if (in_step || outcome != Outcome::committed) {
     return {Code::invalid_usage,
             "refuse: only a committed step can be refused, before the next begin"};
@@ -128,7 +149,9 @@ Status Hook::Impl::refuse() noexcept {
   outcome = Outcome::rolled_back;
   counts = false;
   committed_attempt = committed_attempt_before;
-  history = PlanHash(history).add(step).add(Outcome::rolled_back).value();
+  last_result.committed = false;
+  if (device) return refuse_on_device();
+  close_history();
   return {};
 }
 
@@ -138,6 +161,7 @@ Status Hook::Impl::refuse() noexcept {
 // step that counted.
 Status Hook::Impl::recover(Transport& other) noexcept {
   if (in_step) return {Code::invalid_usage, "recover: a step is running; call finish first"};
+  if (device) static_cast<void>(synchronize());
   std::size_t const world_size = static_cast<std::size_t>(other.world_size());
   try {
     std::vector<Request> fresh(2 * world_size);
@@ -174,6 +198,7 @@ Status Hook::Impl::recover(Transport& other) noexcept {
   } catch (...) {
     return {Code::out_of_memory, "recover: no memory for the survivors' answers"};
   }
+  if (device) return recover_on_device(other);
   if (&other == transport) return {};
   settle();
   bool const same_place =

@@ -55,6 +55,8 @@ struct Piece {
   ConstBytes body;  ///< what the last encode wrote, if it came that far
   std::uint32_t lane = 0;
   std::size_t capacity_bytes = 0;
+  std::size_t body_offset = 0;   ///< in its letter, where those are laid out by capacity
+  std::uint32_t word = 0;        ///< index of its step word
   std::uint64_t body_bytes = 0;  ///< of the last encode, like the next two for statistics
   std::uint64_t kept_elements = 0;
   std::uint64_t overflowed_elements = 0;
@@ -76,7 +78,8 @@ struct Letter {
   std::vector<Piece> pieces;
   std::uint64_t num_elements = 0;
   Bytes storage;
-  std::size_t length = 0;  ///< bytes of storage in use
+  std::size_t length = 0;         ///< bytes of storage in use
+  std::uint64_t fixed_bytes = 0;  ///< behind the header, where it is laid out by capacity
 
   [[nodiscard]] ConstBytes bytes() const noexcept { return storage.first(length); }
 };

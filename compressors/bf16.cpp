@@ -12,7 +12,8 @@ Bf16Compressor::Bf16Compressor(Params const& params)
 Claims Bf16Compressor::claims() const noexcept {
   return {.fixed_rate = true,
           .unbiased = rounding() == kernels::Rounding::stochastic,
-          .elementwise = true};
+          .elementwise = true,
+          .cuda = true};
 }
 
 }  // namespace gradsieve

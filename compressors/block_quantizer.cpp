@@ -39,6 +39,7 @@ Claims BlockQuantizer::claims() const noexcept {
   return {.fixed_rate = true,
           .unbiased = is_stochastic,
           .elementwise = true,
+          .cuda = true,
           .contraction = contraction * kRounding};
 }
 
@@ -56,15 +57,14 @@ RoundInfo BlockQuantizer::round(int, TensorInfo const& piece) const noexcept {
 }
 
 /// The places of codes and scales in a new body, the bytes between them zeroed.
-Status BlockQuantizer::open(std::uint64_t num_elements, Body body, Bytes& codes,
-                            std::span<float>& scales) const noexcept {
+Status BlockQuantizer::open(ExecContext const& ctx, std::uint64_t num_elements, Body body,
+                            Bytes& codes, std::span<float>& scales) const noexcept {
   Layout const at = layout(num_elements);
   Bytes const out = body.resize(at.num_bytes);
   if (out.empty()) return kBodyTooSmall;
   codes = out.first(at.code_bytes);
   scales = as_floats(out.subspan(at.scales_begin));
-  std::fill(out.begin() + static_cast<std::ptrdiff_t>(at.code_bytes),
-            out.begin() + static_cast<std::ptrdiff_t>(at.scales_begin), std::byte{0});
+  kernels::clear(ctx, out.subspan(at.code_bytes, at.scales_begin - at.code_bytes));
   return {};
 }
 
@@ -73,7 +73,7 @@ Status BlockQuantizer::do_encode(ExecContext const& ctx, int, TensorInfo const& 
                                  Body body) const noexcept {
   Bytes codes;
   std::span<float> scales;
-  GRADSIEVE_RETURN_IF_ERROR(open(piece.num_elements, body, codes, scales));
+  GRADSIEVE_RETURN_IF_ERROR(open(ctx, piece.num_elements, body, codes, scales));
   kernels::quantize(ctx, corrected, bits_, block_elements_, rounding_, rounding_key(ctx, piece),
                     codes, scales, {});
   return {};
@@ -84,7 +84,7 @@ Status BlockQuantizer::do_encode_with_residual(ExecContext const& ctx, int, Tens
                                                StateView, Body body) const noexcept {
   Bytes codes;
   std::span<float> scales;
-  GRADSIEVE_RETURN_IF_ERROR(open(piece.num_elements, body, codes, scales));
+  GRADSIEVE_RETURN_IF_ERROR(open(ctx, piece.num_elements, body, codes, scales));
   raise_flags(ctx, kernels::quantize_fused(ctx, gradient, residual, bits_, block_elements_,
                                            rounding_, rounding_key(ctx, piece), codes, scales));
   return {};
@@ -97,15 +97,16 @@ Status BlockQuantizer::do_decode_add(ExecContext const& ctx, int, TensorInfo con
   if (body.size() != at.num_bytes) {
     return {Code::corrupt_payload, "the quantized body has the wrong length"};
   }
-  if (!all_zero(body.subspan(at.code_bytes, at.scales_begin - at.code_bytes))) {
+  ConstBytes const padding = body.subspan(at.code_bytes, at.scales_begin - at.code_bytes);
+  if (!kernels::check_clear(ctx, padding, {}, 0)) {
     return {Code::corrupt_payload, "the padding of the quantized body is not zero"};
   }
   bool const has_half_byte = bits_ == 4 && accumulator.size() % 2 != 0;
-  if (has_half_byte && std::to_integer<unsigned>(body[at.code_bytes - 1]) > 0xf) {
+  if (has_half_byte && !kernels::check_clear(ctx, body.subspan(at.code_bytes - 1, 1), {}, 4)) {
     return {Code::corrupt_payload, "the unused half of the last code is not zero"};
   }
   ConstBytes const scales = body.subspan(at.scales_begin);
-  if (!are_scales(scales)) {
+  if (!kernels::check_scales(ctx, scales)) {
     return {Code::corrupt_payload, "a scale is negative or not finite"};
   }
   kernels::dequantize_add(ctx, body.first(at.code_bytes), scales.data(), bits_, block_elements_,

@@ -52,7 +52,7 @@ class BlockQuantizer : public Compressor {
   Status do_decode_add(ExecContext const& ctx, int round, TensorInfo const& piece, ConstBytes body,
                        float weight, StateView state,
                        std::span<float> accumulator) const noexcept override;
-  Status open(std::uint64_t num_elements, Body body, Bytes& codes,
+  Status open(ExecContext const& ctx, std::uint64_t num_elements, Body body, Bytes& codes,
               std::span<float>& scales) const noexcept;
 
   int bits_;

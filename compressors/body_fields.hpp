@@ -38,20 +38,13 @@ inline constexpr Status kWorkspaceTooSmall{Code::internal, "the workspace is sma
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-/// Scales must be finite and not negative: sign bit clear and exponent below all ones.
-[[nodiscard]] inline bool are_scales(ConstBytes bytes) noexcept {
-  for (std::size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
-    if (wire::load<std::uint32_t>(bytes.data() + i) >= 0x7f800000u) return false;
-  }
-  return true;
-}
-
 /// The random numbers with which a piece is rounded in this step, on this rank.
 [[nodiscard]] inline RoundingKey rounding_key(ExecContext const& ctx,
                                               TensorInfo const& piece) noexcept {
   Purpose const purpose = ctx.owned ? Purpose::quantize_owned : Purpose::quantize;
   return {.key = philox_key(ctx.seed, piece.id, purpose, static_cast<std::uint32_t>(ctx.rank)),
-          .step = ctx.words->step,
+          .step = ctx.backend == Backend::cuda ? StepValue<std::uint64_t>::in_word(&ctx.words->step)
+                                               : StepValue<std::uint64_t>(ctx.words->step),
           .first_element = piece.offset_elements};
 }
 

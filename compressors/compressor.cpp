@@ -3,7 +3,6 @@
 // feedback that is the definition of the fused ones.
 #include "gradsieve/compressor.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops.hpp"
@@ -48,10 +47,10 @@ Status check_place(void const* body) noexcept {
 
 bool has_room(Compressor const& compressor, ExecContext const& ctx, int round,
               TensorInfo const& piece, Body body) noexcept {
+  if (ctx.backend == Backend::cuda)
+    return body.capacity_bytes() >= compressor.fixed_bytes(round, piece);
   RoundInfo const info = compressor.round(round, piece);
   if (info.exchange != ExchangeKind::sum) return body.capacity_bytes() >= info.capacity_bytes;
-  // The step is a device word there, and who gave the body has asked for its size.
-  if (ctx.backend == Backend::cuda) return true;
   return body.capacity_bytes() >= compressor.sum_bytes(round, piece, ctx.words->step);
 }
 
@@ -65,7 +64,8 @@ Status close_body(Compressor const& compressor, ExecContext const& ctx, int roun
     return status;
   }
   RoundInfo const info = compressor.round(round, piece);
-  bool const is_sum = info.exchange == ExchangeKind::sum;
+  // The step of a device is not known here; what may change with it, it lays out by capacity.
+  bool const is_sum = info.exchange == ExchangeKind::sum && ctx.backend != Backend::cuda;
   if (body.num_bytes() > info.capacity_bytes ||
       (is_sum && body.num_bytes() != compressor.sum_bytes(round, piece, ctx.words->step))) {
     static_cast<void>(body.resize(0));
@@ -199,7 +199,7 @@ Status Compressor::do_encode_with_residual(ExecContext const& ctx, int round,
   if (decoded.size() != residual.out.size()) {
     return {Code::internal, "the workspace is smaller than planned"};
   }
-  std::fill(decoded.begin(), decoded.end(), 0.0F);
+  kernels::clear(ctx, std::as_writable_bytes(decoded));
   GRADSIEVE_RETURN_IF_ERROR(do_decode_add(ctx, round, piece, body.written(), 1.0F, state, decoded));
   kernels::retain(ctx, decoded, residual.out);
   return {};

@@ -5,7 +5,9 @@ namespace gradsieve {
 
 Fp16Compressor::Fp16Compressor(Params const&) : HalfCodec(DType::f16, kernels::Rounding::nearest) {}
 
-Claims Fp16Compressor::claims() const noexcept { return {.fixed_rate = true, .elementwise = true}; }
+Claims Fp16Compressor::claims() const noexcept {
+  return {.fixed_rate = true, .elementwise = true, .cuda = true};
+}
 
 }  // namespace gradsieve
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compressors/half_codec.hpp"
 
-#include <algorithm>
-
 #include "compressors/body_fields.hpp"
 #include "compressors/cached_parts.hpp"
 
@@ -47,7 +45,7 @@ Status HalfCodec::do_encode_with_residual(ExecContext const& ctx, int, TensorInf
     raise_flags(ctx, kernels::compensate(ctx, gradient.slice(begin, count), part));
     write(ctx, piece, begin, part.out, halves.slice(begin, count));
     std::span<float> const sent = decoded.first(part.out.size());
-    std::fill(sent.begin(), sent.end(), 0.0F);
+    kernels::clear(ctx, std::as_writable_bytes(sent));
     kernels::add_scaled(ctx, halves.slice(begin, count), 1.0F, sent);
     kernels::retain(ctx, sent, part.out);
   });

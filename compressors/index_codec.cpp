@@ -29,6 +29,12 @@ std::size_t IndexFormCodec::bound(std::uint64_t universe,
                   kernels::index_bound(kernels::IndexForm::elias_fano, universe, num_indices));
 }
 
+std::optional<std::uint32_t> IndexFormCodec::fixed_form(std::uint64_t universe,
+                                                        std::uint64_t num_indices) const noexcept {
+  return static_cast<std::uint32_t>(
+      form_.value_or(kernels::smallest_index_form(universe, num_indices)));
+}
+
 Status IndexFormCodec::encode(ExecContext const& ctx, std::uint64_t universe,
                               std::span<std::uint32_t const> indices, Body output,
                               std::uint32_t& form) const noexcept {

@@ -26,6 +26,8 @@ class IndexFormCodec final : public IndexCodec {
 
   [[nodiscard]] std::size_t bound(std::uint64_t universe,
                                   std::uint64_t num_indices) const noexcept override;
+  [[nodiscard]] std::optional<std::uint32_t> fixed_form(
+      std::uint64_t universe, std::uint64_t num_indices) const noexcept override;
   Status encode(ExecContext const& ctx, std::uint64_t universe,
                 std::span<std::uint32_t const> indices, Body output,
                 std::uint32_t& form) const noexcept override;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compressors/none.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -16,6 +15,7 @@ Claims NoneCompressor::claims() const noexcept {
           .unbiased = true,
           .elementwise = true,
           .f64 = true,
+          .cuda = true,
           .contraction = 1.0};
 }
 
@@ -54,7 +54,7 @@ Status NoneCompressor::do_encode_with_residual(ExecContext const& ctx, int round
                                                Body body) const noexcept {
   raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
   GRADSIEVE_RETURN_IF_ERROR(do_encode(ctx, round, piece, residual.out, state, body));
-  std::fill(residual.out.begin(), residual.out.end(), 0.0F);
+  kernels::clear(ctx, std::as_writable_bytes(residual.out));
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include "compressors/body_fields.hpp"
 #include "compressors/pipeline_parts.hpp"
+#include "kernels/index_forms.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
@@ -39,6 +40,7 @@ Claims Pipeline::claims() const noexcept {
   claims.fixed_rate = values.fixed_rate && bytes_ == nullptr;
   claims.unbiased = values.unbiased;
   claims.f64 = values.f64 && sparsifier_ == nullptr;
+  claims.cuda = values.cuda && bytes_ == nullptr;
   claims.contraction = values.contraction;
   if (sparsifier_ == nullptr) return claims;
   Claims const chosen = sparsifier_->claims();
@@ -46,6 +48,7 @@ Claims Pipeline::claims() const noexcept {
   claims.fixed_rate = claims.fixed_rate && chosen.fixed_rate;
   claims.unbiased = claims.unbiased && chosen.unbiased;
   claims.shared_indices = chosen.shared_indices;
+  claims.cuda = claims.cuda && chosen.cuda && (index_ == nullptr || index_->fixed_form(1, 1));
   claims.contraction *= chosen.contraction;
   return claims;
 }
@@ -78,6 +81,18 @@ std::size_t Pipeline::sum_bytes(int index, TensorInfo const& piece,
   return value_bytes(piece, sparsifier_->num_shared(piece, step) * granularity());
 }
 
+std::size_t Pipeline::fixed_bytes(int index, TensorInfo const& piece) const noexcept {
+  if (sparsifier_ == nullptr || sums_values_ || piece.num_elements == 0)
+    return round(index, piece).capacity_bytes;
+  SparseBody::Fields const fields = fixed_fields(piece);
+  return SparseBody::bytes(static_cast<std::size_t>(fields.value_bytes),
+                           static_cast<std::size_t>(fields.index_bytes));
+}
+
+std::uint64_t Pipeline::step_word(TensorInfo const& piece, StepWords const& words) const noexcept {
+  return sparsifier_ == nullptr ? 0 : sparsifier_->step_word(piece, words);
+}
+
 // What encoding takes and what decoding takes are close, so the sum of both is not worth splitting.
 std::size_t Pipeline::workspace_bytes(TensorInfo const& piece) const noexcept {
   auto const floats = [](std::uint64_t count) {
@@ -90,6 +105,7 @@ std::size_t Pipeline::workspace_bytes(TensorInfo const& piece) const noexcept {
   }
   if (sparsifier_ == nullptr) return total + values_->workspace_bytes(piece);
   std::uint64_t const most = capacity_values(piece);
+  total += Workspace::padded(sizeof(SparseCounts));
   total += floats(piece.num_elements);                    // c of a plain encode
   total += floats(sparsifier_->capacity_indices(piece));  // indices
   total += 3 * floats(most);                              // values, what is left, decoded
@@ -99,6 +115,30 @@ std::size_t Pipeline::workspace_bytes(TensorInfo const& piece) const noexcept {
 
 std::uint64_t Pipeline::universe(TensorInfo const& piece) const noexcept {
   return num_blocks(piece.num_elements, granularity());
+}
+
+/// Of a set that is always as large as its room: those that it lacks are beyond the universe.
+std::uint64_t Pipeline::padded_universe(TensorInfo const& piece) const noexcept {
+  std::uint64_t const padding =
+      sparsifier_->fills_capacity(piece) ? 0 : sparsifier_->capacity_indices(piece);
+  return universe(piece) + padding;
+}
+
+std::uint64_t Pipeline::coded_universe(ExecContext const& ctx,
+                                       TensorInfo const& piece) const noexcept {
+  return ctx.backend == Backend::cuda ? padded_universe(piece) : universe(piece);
+}
+
+/// Of a body that is laid out by capacity.
+SparseBody::Fields Pipeline::fixed_fields(TensorInfo const& piece) const noexcept {
+  SparseBody::Fields fields;
+  fields.num_indices = sparsifier_->capacity_indices(piece);
+  fields.value_bytes = value_bytes(piece, capacity_values(piece));
+  if (shared_) return fields;
+  fields.index_form = index_->fixed_form(padded_universe(piece), fields.num_indices).value_or(0);
+  fields.index_bytes = kernels::index_bytes(static_cast<kernels::IndexForm>(fields.index_form),
+                                            padded_universe(piece), fields.num_indices);
+  return fields;
 }
 
 std::uint64_t Pipeline::capacity_values(TensorInfo const& piece) const noexcept {
@@ -121,7 +161,9 @@ std::size_t Pipeline::raw_bytes(TensorInfo const& piece, std::uint64_t num_indic
       value_bytes(piece, std::min(piece.num_elements, num_indices * granularity()));
   if (sums_values_) return values;
   if (shared_) return SparseBody::bytes(values, 0);
-  return SparseBody::bytes(values, index_->bound(universe(piece), num_indices));
+  // The larger of what hosts and devices lay out; they differ where a set need not fill its room.
+  return SparseBody::bytes(values, std::max(index_->bound(universe(piece), num_indices),
+                                            index_->bound(padded_universe(piece), num_indices)));
 }
 
 // --- calls from outside --------------------------------------------------------------------------
@@ -142,7 +184,7 @@ Status Pipeline::do_encode(ExecContext const& ctx, int round, TensorInfo const& 
   if (!shared_) {
     return encode_own(ctx, piece, corrected, {.in = {}, .out = copy, .carry = 1.0F}, state, body);
   }
-  std::copy(corrected.begin(), corrected.end(), copy.begin());
+  kernels::copy(ctx, std::as_bytes(corrected), std::as_writable_bytes(copy));
   return encode_shared(ctx, piece, copy, state, body);
 }
 

@@ -49,6 +49,9 @@ class Pipeline final : public Compressor {
                                           TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t sum_bytes(int index, TensorInfo const& piece,
                                       std::uint64_t step) const noexcept override;
+  [[nodiscard]] std::size_t fixed_bytes(int index, TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
+                                        StepWords const& words) const noexcept override;
 
  private:
   Status do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,
@@ -74,6 +77,8 @@ class Pipeline final : public Compressor {
                        StateView state, Body body) const noexcept;
   Status encode_values(ExecContext const& ctx, TensorInfo const& piece, SparseView const& selection,
                        std::span<float> residual, Body body) const noexcept;
+  [[nodiscard]] bool take_room(ExecContext const& ctx, TensorInfo const& piece,
+                               SparseView& selection) const noexcept;
   Status write_sparse(ExecContext const& ctx, TensorInfo const& piece, SparseView const& selection,
                       std::span<float> residual, Body body) const noexcept;
 
@@ -90,6 +95,10 @@ class Pipeline final : public Compressor {
   [[nodiscard]] int values_round() const noexcept { return num_rounds() - 1; }
   [[nodiscard]] std::uint64_t granularity() const noexcept { return sparsifier_->granularity(); }
   [[nodiscard]] std::uint64_t universe(TensorInfo const& piece) const noexcept;
+  [[nodiscard]] std::uint64_t padded_universe(TensorInfo const& piece) const noexcept;
+  [[nodiscard]] std::uint64_t coded_universe(ExecContext const& ctx,
+                                             TensorInfo const& piece) const noexcept;
+  [[nodiscard]] SparseBody::Fields fixed_fields(TensorInfo const& piece) const noexcept;
   [[nodiscard]] std::uint64_t capacity_values(TensorInfo const& piece) const noexcept;
   [[nodiscard]] std::size_t value_bytes(TensorInfo const& piece,
                                         std::uint64_t count) const noexcept;

@@ -50,7 +50,11 @@ Status Pipeline::decode_sparse(ExecContext const& ctx, TensorInfo const& piece, 
                                std::span<float> accumulator) const noexcept {
   SparseBody sections;
   sections.values = body;
-  if (!sums_values_) GRADSIEVE_RETURN_IF_ERROR(SparseBody::read(body, sections));
+  if (!sums_values_) {
+    GRADSIEVE_RETURN_IF_ERROR(ctx.backend == Backend::cuda
+                                  ? SparseBody::expect(ctx, body, fixed_fields(piece), sections)
+                                  : SparseBody::read(body, sections));
+  }
   std::span<std::uint32_t> indices =
       ctx.workspace->take<std::uint32_t>(sparsifier_->capacity_indices(piece));
   if (indices.empty()) return kWorkspaceTooSmall;
@@ -77,7 +81,7 @@ Status Pipeline::read_indices(ExecContext const& ctx, TensorInfo const& piece,
     return {Code::corrupt_payload, "more indices than this tensor's share"};
   }
   indices = indices.first(static_cast<std::size_t>(sections.num_indices));
-  if (!kernels::decode_indices(ctx, sections.index_form, sections.index, universe(piece),
+  if (!kernels::decode_indices(ctx, sections.index_form, sections.index, coded_universe(ctx, piece),
                                indices)) {
     return {Code::corrupt_payload, "the indices do not decode to ascending places in the tensor"};
   }
@@ -87,7 +91,9 @@ Status Pipeline::read_indices(ExecContext const& ctx, TensorInfo const& piece,
 Status Pipeline::scatter_values(ExecContext const& ctx, TensorInfo const& piece, ConstBytes values,
                                 std::span<std::uint32_t const> indices, float weight,
                                 std::span<float> accumulator) const noexcept {
-  std::uint64_t const count = num_selected(indices, granularity(), piece.num_elements);
+  std::uint64_t const count = ctx.backend == Backend::cuda
+                                  ? capacity_values(piece)
+                                  : num_selected(indices, granularity(), piece.num_elements);
   std::span<float const> decoded;
   if (plain_) {
     if (values.size() != count * sizeof(float)) {
@@ -97,7 +103,7 @@ Status Pipeline::scatter_values(ExecContext const& ctx, TensorInfo const& piece,
   } else {
     std::span<float> const room = ctx.workspace->take<float>(count);
     if (room.size() != count) return kWorkspaceTooSmall;
-    std::fill(room.begin(), room.end(), 0.0F);
+    kernels::clear(ctx, std::as_writable_bytes(room));
     GRADSIEVE_RETURN_IF_ERROR(
         values_->decode_add(ctx, 0, values_of(piece, count), values, 1.0, {}, TensorView(room)));
     decoded = room;

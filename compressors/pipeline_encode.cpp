@@ -9,29 +9,35 @@
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
-namespace {
 
-void count(ExecContext const& ctx, SparseView const& selection) noexcept {
-  ctx.words->kept_elements += selection.num_values;
-  ctx.words->overflowed_elements += selection.num_overflowed;
-  if (selection.num_overflowed > 0) ctx.words->flags |= kStepOverflow;
+/// Room for the largest selection; false if the workspace is too small.
+bool Pipeline::take_room(ExecContext const& ctx, TensorInfo const& piece,
+                         SparseView& selection) const noexcept {
+  selection.granularity = granularity();
+  selection.indices = ctx.workspace->take<std::uint32_t>(sparsifier_->capacity_indices(piece));
+  selection.values = ctx.workspace->take<float>(capacity_values(piece));
+  if (ctx.backend == Backend::cuda) {
+    selection.counts = ctx.workspace->take<SparseCounts>(1).data();
+    if (selection.counts == nullptr) return false;
+  }
+  return !selection.indices.empty() && !selection.values.empty();
 }
-
-}  // namespace
 
 Status Pipeline::encode_own(ExecContext const& ctx, TensorInfo const& piece,
                             ConstTensorView gradient, ResidualView residual, StateView state,
                             Body body) const noexcept {
   SparseView selection;
-  selection.indices = ctx.workspace->take<std::uint32_t>(sparsifier_->capacity_indices(piece));
-  selection.values = ctx.workspace->take<float>(capacity_values(piece));
-  if (selection.indices.empty() || selection.values.empty()) return kWorkspaceTooSmall;
+  if (!take_room(ctx, piece, selection)) return kWorkspaceTooSmall;
   GRADSIEVE_RETURN_IF_ERROR(sparsifier_->select(ctx, piece, gradient, residual, state, selection));
-  count(ctx, selection);
+  kernels::count_selection(ctx, selection, universe(piece));
+  if (ctx.backend == Backend::cuda) {  // the rest of the room holds what stands for nothing
+    selection.num_indices = selection.indices.size();
+    selection.num_values = selection.values.size();
+  }
   Status const status = through_bytes(
       ctx, bytes_.get(), raw_capacity(piece), body,
       [&](Body raw) noexcept { return write_sparse(ctx, piece, selection, residual.out, raw); });
-  if (!status.ok()) put_back(selection, residual.out);
+  if (!status.ok()) put_back(ctx, selection, residual.out);
   return status;
 }
 
@@ -39,24 +45,28 @@ Status Pipeline::encode_shared(ExecContext const& ctx, TensorInfo const& piece,
                                std::span<float> corrected, StateView state,
                                Body body) const noexcept {
   SparseView selection;
-  selection.granularity = granularity();
-  selection.indices = ctx.workspace->take<std::uint32_t>(sparsifier_->capacity_indices(piece));
-  selection.values = ctx.workspace->take<float>(capacity_values(piece));
-  if (selection.indices.empty() || selection.values.empty()) return kWorkspaceTooSmall;
+  if (!take_room(ctx, piece, selection)) return kWorkspaceTooSmall;
   GRADSIEVE_RETURN_IF_ERROR(
       sparsifier_->shared_set(ctx, piece, state, selection.indices, selection.num_indices));
   auto const indices = selection.indices.first(selection.num_indices);
-  selection.num_values = num_selected(indices, granularity(), piece.num_elements);
+  if (ctx.backend == Backend::cuda) {
+    selection.num_values = selection.values.size();  // its set always fills its room
+    SparseCounts const counts = {selection.num_indices, selection.num_values, 0};
+    kernels::put_fields(ctx, std::as_bytes(std::span(&counts, 1)),
+                        reinterpret_cast<std::byte*>(selection.counts));
+  } else {
+    selection.num_values = num_selected(indices, granularity(), piece.num_elements);
+  }
   kernels::take(ctx, indices, granularity(), corrected,
                 selection.values.first(selection.num_values));
-  count(ctx, selection);
+  kernels::count_selection(ctx, selection, universe(piece));
   Status const status =
       sums_values_
           ? encode_values(ctx, piece, selection, corrected, body)
           : through_bytes(ctx, bytes_.get(), raw_capacity(piece), body, [&](Body raw) noexcept {
               return write_sparse(ctx, piece, selection, corrected, raw);
             });
-  if (!status.ok()) put_back(selection, corrected);
+  if (!status.ok()) put_back(ctx, selection, corrected);
   return status;
 }
 
@@ -73,8 +83,8 @@ Status Pipeline::encode_values(ExecContext const& ctx, TensorInfo const& piece,
   std::span<float> const lost = ctx.workspace->take<float>(values.size());
   std::span<float> const decoded = ctx.workspace->take<float>(values.size());
   if (lost.empty() || decoded.empty()) return kWorkspaceTooSmall;
-  std::copy(values.begin(), values.end(), lost.begin());
-  std::fill(decoded.begin(), decoded.end(), 0.0F);
+  kernels::copy(ctx, std::as_bytes(values), std::as_writable_bytes(lost));
+  kernels::clear(ctx, std::as_writable_bytes(decoded));
   if (rescales) sparsifier_->rescale(ctx, piece, values);
   GRADSIEVE_RETURN_IF_ERROR(values_->encode(ctx, 0, info, values, {}, body));
   GRADSIEVE_RETURN_IF_ERROR(
@@ -90,7 +100,8 @@ Status Pipeline::write_sparse(ExecContext const& ctx, TensorInfo const& piece,
                               Body body) const noexcept {
   std::uint64_t const count = selection.num_indices;
   std::size_t const value_capacity = value_bytes(piece, selection.num_values);
-  std::size_t const index_capacity = shared_ ? 0 : index_->bound(universe(piece), count);
+  std::uint64_t const coded = coded_universe(ctx, piece);
+  std::size_t const index_capacity = shared_ ? 0 : index_->bound(coded, count);
   Bytes const area = body.resize(SparseBody::bytes(value_capacity, index_capacity));
   if (area.empty()) return kBodyTooSmall;
 
@@ -104,10 +115,14 @@ Status Pipeline::write_sparse(ExecContext const& ctx, TensorInfo const& piece,
     std::size_t const begin = wire::aligned(SparseBody::kHeaderBytes + num_value_bytes);
     Body const index_body(area.subspan(std::min(begin, area.size())), &num_index_bytes);
     GRADSIEVE_RETURN_IF_ERROR(
-        index_->encode(ctx, universe(piece), selection.indices.first(count), index_body, form));
+        index_->encode(ctx, coded, selection.indices.first(count), index_body, form));
   }
-  SparseBody::write_header(area, count, form, num_value_bytes, num_index_bytes);
-  static_cast<void>(body.resize(SparseBody::bytes(num_value_bytes, num_index_bytes)));
+  Bytes const written = body.resize(SparseBody::bytes(num_value_bytes, num_index_bytes));
+  SparseBody::write_header(ctx, written,
+                           {.num_indices = count,
+                            .value_bytes = num_value_bytes,
+                            .index_bytes = num_index_bytes,
+                            .index_form = form});
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "gradsieve/registry.hpp"
 
 #include "compressors/body_fields.hpp"
+#include "kernels/ops.hpp"
 
 namespace gradsieve {
 
@@ -25,7 +26,13 @@ namespace gradsieve {
 }
 
 /// What could not be sent stays: c again where it was taken.
-inline void put_back(SparseView const& selection, std::span<float> corrected) noexcept {
+inline void put_back(ExecContext const& ctx, SparseView const& selection,
+                     std::span<float> corrected) noexcept {
+  if (ctx.backend == Backend::cuda) {  // there stands +0
+    kernels::scatter_add(ctx, selection.indices, selection.granularity, selection.values, 1.0F,
+                         corrected);
+    return;
+  }
   std::uint64_t next = 0;
   for (std::uint32_t const index : selection.indices.first(selection.num_indices)) {
     std::uint64_t const begin = std::uint64_t{index} * selection.granularity;

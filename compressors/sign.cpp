@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compressors/sign.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "compressors/body_fields.hpp"
@@ -13,6 +11,9 @@ namespace gradsieve {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 4;  // has_zeros and three zero bytes
+constexpr std::byte kHeaders[2][kHeaderBytes] = {{}, {std::byte{1}}};
+
+ConstBytes header_of(bool has_zeros) noexcept { return kHeaders[has_zeros ? 1 : 0]; }
 
 /// Where the planes and the scales of n elements lie.
 struct Layout {
@@ -30,10 +31,10 @@ struct Layout {
                       sizeof(float)) {}
 };
 
-/// The bits of the last byte that stand for no element.
-bool has_unused_bits(ConstBytes plane, std::uint64_t num_elements) noexcept {
-  return num_elements % 8 != 0 &&
-         (std::to_integer<unsigned>(plane.back()) >> (num_elements % 8)) != 0;
+/// Whether the bits of the last byte that stand for no element are zero.
+bool ends_clear(ExecContext const& ctx, ConstBytes plane, std::uint64_t num_elements) noexcept {
+  auto const used = static_cast<unsigned>(num_elements % 8);
+  return used == 0 || plane.empty() || kernels::check_clear(ctx, plane.last(1), {}, used);
 }
 
 }  // namespace
@@ -49,7 +50,9 @@ SignCompressor::SignCompressor(Params const& params)
 Claims SignCompressor::claims() const noexcept {
   // ‖c‖₁² ≥ ‖c‖² of the m ≤ B elements that are not 0, and the mean is met to half of the smallest
   // denormal at worst, which is half of it: 1 − 1/4 remains.
-  return {.elementwise = true, .contraction = 0.75 / static_cast<double>(block_elements_)};
+  return {.elementwise = true,
+          .cuda = true,
+          .contraction = 0.75 / static_cast<double>(block_elements_)};
 }
 
 RoundInfo SignCompressor::round(int, TensorInfo const& piece) const noexcept {
@@ -60,16 +63,19 @@ RoundInfo SignCompressor::round(int, TensorInfo const& piece) const noexcept {
 
 std::size_t SignCompressor::workspace_bytes(TensorInfo const& piece) const noexcept {
   return Workspace::padded(
-      static_cast<std::size_t>(num_blocks(piece.num_elements, block_elements_)) * sizeof(float));
+             static_cast<std::size_t>(num_blocks(piece.num_elements, block_elements_)) *
+             sizeof(float)) +
+         Workspace::padded(sizeof(std::uint32_t));
 }
 
 /// What a new body is made of while it is not known whether the plane of zeros travels: that
-/// decides the place of the scales.
+/// decides the place of the scales. A device's body always has that plane.
 struct SignCompressor::Draft {
   Bytes out;
   Bytes signs;
   Bytes zeros;
   std::span<float> scales;
+  std::span<std::uint32_t> any_zero;
 };
 
 Status SignCompressor::open(ExecContext const& ctx, std::uint64_t num_elements, Body body,
@@ -79,16 +85,24 @@ Status SignCompressor::open(ExecContext const& ctx, std::uint64_t num_elements, 
   if (draft.out.empty()) return kBodyTooSmall;
   draft.signs = draft.out.subspan(kHeaderBytes, most.plane_bytes);
   draft.zeros = draft.out.subspan(kHeaderBytes + most.plane_bytes, most.plane_bytes);
-  draft.scales = ctx.workspace->take<float>(num_blocks(num_elements, block_elements_));
-  return draft.scales.empty() ? kWorkspaceTooSmall : Status{};
+  draft.scales = ctx.backend == Backend::cuda
+                     ? as_floats(draft.out.subspan(most.scales_begin))
+                     : ctx.workspace->take<float>(num_blocks(num_elements, block_elements_));
+  draft.any_zero = ctx.workspace->take<std::uint32_t>(1);
+  if (draft.scales.empty() || draft.any_zero.empty()) return kWorkspaceTooSmall;
+  kernels::clear(ctx, std::as_writable_bytes(draft.any_zero));
+  return {};
 }
 
-void SignCompressor::close(Draft const& draft, std::uint64_t num_elements, bool has_zeros,
+void SignCompressor::close(ExecContext const& ctx, Draft const& draft, std::uint64_t num_elements,
                            Body body) const noexcept {
+  bool const has_zeros = ctx.backend == Backend::cuda || draft.any_zero[0] != 0;
   Layout const at(num_elements, block_elements_, has_zeros);
-  wire::store<std::uint32_t>(draft.out.data(), has_zeros ? 1 : 0);
-  std::fill_n(draft.out.data() + at.planes_end, at.scales_begin - at.planes_end, std::byte{0});
-  std::memcpy(draft.out.data() + at.scales_begin, draft.scales.data(), draft.scales.size_bytes());
+  kernels::put_fields(ctx, header_of(has_zeros), draft.out.data());
+  kernels::clear(ctx, draft.out.subspan(at.planes_end, at.scales_begin - at.planes_end));
+  Bytes const scales = std::as_writable_bytes(draft.scales);
+  std::byte* const place = draft.out.data() + at.scales_begin;
+  if (place != scales.data()) kernels::copy(ctx, scales, {place, scales.size()});
   static_cast<void>(body.resize(at.num_bytes));
 }
 
@@ -98,10 +112,9 @@ Status SignCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,
   WorkspaceScope const scope(*ctx.workspace);
   Draft draft;
   GRADSIEVE_RETURN_IF_ERROR(open(ctx, corrected.size(), body, draft));
-  std::uint32_t any_zero = 0;
   kernels::sign(ctx, corrected, block_elements_, draft.signs, draft.zeros, draft.scales, {},
-                &any_zero);
-  close(draft, corrected.size(), any_zero != 0, body);
+                draft.any_zero.data());
+  close(ctx, draft, corrected.size(), body);
   return {};
 }
 
@@ -112,7 +125,6 @@ Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, Tens
   WorkspaceScope const scope(*ctx.workspace);
   Draft draft;
   GRADSIEVE_RETURN_IF_ERROR(open(ctx, n, body, draft));
-  std::uint32_t any_zero = 0;
   for_cached_parts(ctx, n, block_elements_, [&](std::uint64_t begin, std::uint64_t count) {
     ResidualView const part = part_of(residual, begin, count);
     raise_flags(ctx, kernels::compensate(ctx, gradient.slice(begin, count), part));
@@ -122,9 +134,9 @@ Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, Tens
         draft.zeros.subspan(byte, wire::bytes_for_bits(count)),
         draft.scales.subspan(static_cast<std::size_t>(begin / block_elements_),
                              static_cast<std::size_t>(num_blocks(count, block_elements_))),
-        part.out, &any_zero);
+        part.out, draft.any_zero.data());
   });
-  close(draft, n, any_zero != 0, body);
+  close(ctx, draft, n, body);
   return {};
 }
 
@@ -132,9 +144,13 @@ Status SignCompressor::do_decode_add(ExecContext const& ctx, int, TensorInfo con
                                      ConstBytes body, float weight, StateView,
                                      std::span<float> accumulator) const noexcept {
   std::uint64_t const n = accumulator.size();
-  auto const header = body.size() < kHeaderBytes ? 2 : wire::load<std::uint32_t>(body.data());
-  if (header > 1) return {Code::corrupt_payload, "the sign body has no valid header"};
-  bool const has_zeros = header == 1;
+  bool const on_device = ctx.backend == Backend::cuda;
+  bool const has_zeros =
+      on_device || (body.size() >= kHeaderBytes && wire::load<std::uint32_t>(body.data()) == 1);
+  if (body.size() < kHeaderBytes ||
+      !kernels::check_fields(ctx, header_of(has_zeros), body.data())) {
+    return {Code::corrupt_payload, "the sign body has no valid header"};
+  }
   Layout const at(n, block_elements_, has_zeros);
   if (body.size() != at.num_bytes) {
     return {Code::corrupt_payload, "the sign body has the wrong length"};
@@ -143,16 +159,17 @@ Status SignCompressor::do_decode_add(ExecContext const& ctx, int, TensorInfo con
   ConstBytes const zeros =
       has_zeros ? body.subspan(kHeaderBytes + at.plane_bytes, at.plane_bytes) : ConstBytes{};
   ConstBytes const scales = body.subspan(at.scales_begin);
-  for (std::size_t i = 0; i < zeros.size(); ++i) {
-    if ((signs[i] & zeros[i]) != std::byte{0}) {
-      return {Code::corrupt_payload, "an element of the sign body is negative and zero"};
-    }
+  if (has_zeros && !kernels::check_clear(ctx, signs, zeros, 0)) {
+    return {Code::corrupt_payload, "an element of the sign body is negative and zero"};
   }
-  if (has_unused_bits(signs, n) || (has_zeros && has_unused_bits(zeros, n)) ||
-      !all_zero(body.subspan(at.planes_end, at.scales_begin - at.planes_end))) {
+  ConstBytes const padding = body.subspan(at.planes_end, at.scales_begin - at.planes_end);
+  if (!ends_clear(ctx, signs, n) || !ends_clear(ctx, zeros, n) ||
+      !kernels::check_clear(ctx, padding, {}, 0)) {
     return {Code::corrupt_payload, "unused bits of the sign body are not zero"};
   }
-  if (!are_scales(scales)) return {Code::corrupt_payload, "a scale is negative or not finite"};
+  if (!kernels::check_scales(ctx, scales)) {
+    return {Code::corrupt_payload, "a scale is negative or not finite"};
+  }
   kernels::sign_add(ctx, signs.data(), has_zeros ? zeros.data() : nullptr, scales.data(),
                     block_elements_, weight, accumulator);
   return {};

@@ -44,7 +44,7 @@ class SignCompressor final : public Compressor {
   struct Draft;
   Status open(ExecContext const& ctx, std::uint64_t num_elements, Body body,
               Draft& draft) const noexcept;
-  void close(Draft const& draft, std::uint64_t num_elements, bool has_zeros,
+  void close(ExecContext const& ctx, Draft const& draft, std::uint64_t num_elements,
              Body body) const noexcept;
 
   std::uint64_t block_elements_;

@@ -4,8 +4,21 @@
 #include <algorithm>
 
 #include "compressors/body_fields.hpp"
+#include "kernels/ops.hpp"
 
 namespace gradsieve {
+namespace {
+
+/// The bytes between the values and the indices.
+template <typename Span>
+Span padding_of(Span body, SparseBody::Fields const& fields) noexcept {
+  std::size_t const values_end =
+      SparseBody::kHeaderBytes + static_cast<std::size_t>(fields.value_bytes);
+  std::size_t const index_begin = body.size() - static_cast<std::size_t>(fields.index_bytes);
+  return body.subspan(values_end, index_begin - values_end);
+}
+
+}  // namespace
 
 Status SparseBody::read(ConstBytes body, SparseBody& sections) noexcept {
   if (body.size() < kHeaderBytes) {
@@ -33,17 +46,24 @@ Status SparseBody::read(ConstBytes body, SparseBody& sections) noexcept {
   return {};
 }
 
-void SparseBody::write_header(Bytes body, std::uint64_t num_indices, std::uint32_t index_form,
-                              std::size_t value_bytes, std::size_t index_bytes) noexcept {
-  std::byte* const header = body.data();
-  wire::store<std::uint64_t>(header, num_indices);
-  wire::store<std::uint64_t>(header + 8, value_bytes);
-  wire::store<std::uint64_t>(header + 16, index_bytes);
-  wire::store<std::uint32_t>(header + 24, index_form);
-  wire::store<std::uint32_t>(header + 28, 0);
-  std::size_t const values_end = kHeaderBytes + value_bytes;
-  std::size_t const padding = bytes(value_bytes, index_bytes) - index_bytes - values_end;
-  std::fill_n(body.data() + values_end, padding, std::byte{0});
+void SparseBody::write_header(ExecContext const& ctx, Bytes body, Fields const& fields) noexcept {
+  kernels::put_fields(ctx, std::as_bytes(std::span(&fields, 1)), body.data());
+  kernels::clear(ctx, padding_of(body, fields));
+}
+
+Status SparseBody::expect(ExecContext const& ctx, ConstBytes body, Fields const& fields,
+                          SparseBody& sections) noexcept {
+  bool const fits = body.size() == bytes(static_cast<std::size_t>(fields.value_bytes),
+                                         static_cast<std::size_t>(fields.index_bytes));
+  if (!fits || !kernels::check_fields(ctx, std::as_bytes(std::span(&fields, 1)), body.data()) ||
+      !kernels::check_clear(ctx, padding_of(body, fields), {}, 0)) {
+    return {Code::corrupt_payload, "the sparse body is not laid out as planned"};
+  }
+  sections.num_indices = fields.num_indices;
+  sections.index_form = fields.index_form;
+  sections.values = body.subspan(kHeaderBytes, static_cast<std::size_t>(fields.value_bytes));
+  sections.index = body.last(static_cast<std::size_t>(fields.index_bytes));
+  return {};
 }
 
 std::uint64_t num_selected(std::span<std::uint32_t const> indices, std::uint64_t granularity,

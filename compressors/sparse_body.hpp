@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "gradsieve/context.hpp"
 #include "gradsieve/wire.hpp"
 
 namespace gradsieve {
@@ -30,9 +31,23 @@ struct SparseBody {
   /// Code::corrupt_payload unless lengths, reserved words and padding are as the layout says.
   static Status read(ConstBytes body, SparseBody& sections) noexcept;
 
+  /// What a reader knows before it has seen anything: all of it, where bodies are laid out by
+  /// capacity.
+  struct Fields {
+    std::uint64_t num_indices = 0;
+    std::uint64_t value_bytes = 0;
+    std::uint64_t index_bytes = 0;
+    std::uint32_t index_form = 0;
+    std::uint32_t reserved = 0;
+  };
+  static_assert(sizeof(Fields) == kHeaderBytes);
+
   /// Writes the header and the padding in front of the indices.
-  static void write_header(Bytes body, std::uint64_t num_indices, std::uint32_t index_form,
-                           std::size_t value_bytes, std::size_t index_bytes) noexcept;
+  static void write_header(ExecContext const& ctx, Bytes body, Fields const& fields) noexcept;
+
+  /// As read(), of a body that must have these fields; on cuda without looking into it.
+  static Status expect(ExecContext const& ctx, ConstBytes body, Fields const& fields,
+                       SparseBody& sections) noexcept;
 };
 
 /// Elements that `indices`, ascending and below ⌈n/granularity⌉, stand for: the last may be short.

@@ -217,6 +217,40 @@ bool elias_fano_decode(ExecContext const& ctx, std::span<std::byte const> code,
   return run(GRADSIEVE_BACKENDS(elias_fano_decode), ctx, code, universe, indices);
 }
 
+// --- bodies --------------------------------------------------------------------------------------
+
+void clear(ExecContext const& ctx, std::span<std::byte> bytes) noexcept {
+  run(GRADSIEVE_BACKENDS(clear), ctx, bytes);
+}
+
+void copy(ExecContext const& ctx, std::span<std::byte const> from,
+          std::span<std::byte> to) noexcept {
+  run(GRADSIEVE_BACKENDS(copy), ctx, from, to);
+}
+
+void count_selection(ExecContext const& ctx, SparseView const& selection,
+                     std::uint64_t universe) noexcept {
+  run(GRADSIEVE_BACKENDS(count_selection), ctx, selection, universe);
+}
+
+void put_fields(ExecContext const& ctx, std::span<std::byte const> fields, std::byte* at) noexcept {
+  run(GRADSIEVE_BACKENDS(put_fields), ctx, fields, at);
+}
+
+bool check_fields(ExecContext const& ctx, std::span<std::byte const> fields,
+                  std::byte const* at) noexcept {
+  return run(GRADSIEVE_BACKENDS(check_fields), ctx, fields, at);
+}
+
+bool check_scales(ExecContext const& ctx, std::span<std::byte const> scales) noexcept {
+  return run(GRADSIEVE_BACKENDS(check_scales), ctx, scales);
+}
+
+bool check_clear(ExecContext const& ctx, std::span<std::byte const> bytes,
+                 std::span<std::byte const> mask, unsigned skipped_bits) noexcept {
+  return run(GRADSIEVE_BACKENDS(check_clear), ctx, bytes, mask, skipped_bits);
+}
+
 // --- payloads ------------------------------------------------------------------------------------
 
 void write_header(ExecContext const& ctx, PayloadHeader const& header,

@@ -213,6 +213,33 @@ using EliasFanoDecodeFn = bool(ExecContext const&, std::span<std::byte const> co
 /// Bytes of workspace that a decoder of `code_bytes` needs on cuda.
 [[nodiscard]] std::size_t index_decode_workspace_bytes(std::size_t code_bytes) noexcept;
 
+// --- bodies
+// ---------------------------------------------------------------------------------------
+
+/// All bytes ← 0.
+using ClearFn = void(ExecContext const&, std::span<std::byte> bytes) noexcept;
+/// to ← from; both are where the data lives, of one size, and do not overlap.
+using CopyFn = void(ExecContext const&, std::span<std::byte const> from,
+                    std::span<std::byte> to) noexcept;
+/// Adds a selection to the step's kept_elements and overflowed_elements (and raises
+/// kStepOverflow). On cuda also fills what is left of its room: indices ← universe, universe + 1,
+/// …, which stand for nothing, values ← 0; with that it is as long as the host can know.
+using CountSelectionFn = void(ExecContext const&, SparseView const& selection,
+                              std::uint64_t universe) noexcept;
+/// At most kMaxFields bytes that the host knows, to where the data lives; and true if they are
+/// there.
+inline constexpr std::size_t kMaxFields = 64;
+using PutFieldsFn = void(ExecContext const&, std::span<std::byte const> fields,
+                         std::byte* at) noexcept;
+using CheckFieldsFn = bool(ExecContext const&, std::span<std::byte const> fields,
+                           std::byte const* at) noexcept;
+/// True if all are scales: finite and not negative. Read unaligned.
+using CheckScalesFn = bool(ExecContext const&, std::span<std::byte const> scales) noexcept;
+/// True if no bit of `bytes` is set that is also set in `mask`; an empty mask has all bits. The
+/// `skipped_bits` lowest of the first byte are not looked at.
+using CheckClearFn = bool(ExecContext const&, std::span<std::byte const> bytes,
+                          std::span<std::byte const> mask, unsigned skipped_bits) noexcept;
+
 // --- payloads
 // ------------------------------------------------------------------------------------
 
@@ -251,6 +278,13 @@ using WriteHeaderFn = void(ExecContext const&, PayloadHeader const& header,
   BitmapDecodeFn bitmap_decode;         \
   EliasFanoEncodeFn elias_fano_encode;  \
   EliasFanoDecodeFn elias_fano_decode;  \
+  ClearFn clear;                        \
+  CopyFn copy;                          \
+  CountSelectionFn count_selection;     \
+  PutFieldsFn put_fields;               \
+  CheckFieldsFn check_fields;           \
+  CheckScalesFn check_scales;           \
+  CheckClearFn check_clear;             \
   WriteHeaderFn write_header
 
 namespace ref {

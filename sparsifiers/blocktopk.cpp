@@ -34,11 +34,11 @@ BlocktopkSparsifier::BlocktopkSparsifier(Params const& params)
 
 Claims BlocktopkSparsifier::claims() const noexcept {
   double const share = density_.least_fraction();
-  if (norm_ == kernels::BlockNorm::l2) return {.contraction = share};
+  if (norm_ == kernels::BlockNorm::l2) return {.cuda = true, .contraction = share};
   // A chosen block has at least the square of the smallest chosen maximum, any other at most
   // `block` times that.
   double const others = (1.0 - share) * static_cast<double>(block_elements_);
-  return {.contraction = share / (share + others)};
+  return {.cuda = true, .contraction = share / (share + others)};
 }
 
 std::uint64_t BlocktopkSparsifier::num_blocks(TensorInfo const& piece) const noexcept {
@@ -58,10 +58,23 @@ std::size_t BlocktopkSparsifier::workspace_bytes(TensorInfo const& piece) const 
                                              capacity_indices(piece));
 }
 
+// How many blocks is known; how many elements depends on whether the last one, which may be short,
+// is among them.
+bool BlocktopkSparsifier::fills_capacity(TensorInfo const& piece) const noexcept {
+  return settled_indices(piece) == capacity_indices(piece);
+}
+
+std::uint64_t BlocktopkSparsifier::step_word(TensorInfo const& piece,
+                                             StepWords const& words) const noexcept {
+  return density_.count(num_blocks(piece), words.step);
+}
+
 Status BlocktopkSparsifier::do_select(ExecContext const& ctx, TensorInfo const& piece,
                                       ConstTensorView gradient, ResidualView residual, StateView,
                                       SparseView& selection) const noexcept {
-  std::uint64_t const k = density_.count(num_blocks(piece), ctx.words->step);
+  auto const k = ctx.backend == Backend::cuda
+                     ? StepValue<std::uint64_t>::in_word(ctx.piece_word)
+                     : StepValue<std::uint64_t>(step_word(piece, *ctx.words));
   raise_flags(ctx,
               kernels::block_topk(ctx, gradient, residual, block_elements_, norm_, k, selection));
   return {};

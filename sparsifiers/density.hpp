@@ -23,6 +23,7 @@ class DensityRamp {
   explicit DensityRamp(Params const& params);
 
   [[nodiscard]] double at(std::uint64_t step) const noexcept;
+  [[nodiscard]] bool changes() const noexcept { return warmup_steps_ > 0; }
   [[nodiscard]] std::uint64_t count(std::uint64_t num_elements, std::uint64_t step) const noexcept;
   /// Over all steps: what buffers are made for.
   [[nodiscard]] std::uint64_t max_count(std::uint64_t num_elements) const noexcept;

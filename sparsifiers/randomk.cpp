@@ -17,6 +17,7 @@ Claims RandomkSparsifier::claims() const noexcept {
   return {.fixed_rate = true,
           .unbiased = rescales_ && hold_steps_ == 1,
           .shared_indices = true,
+          .cuda = !rescales_ && !density_.changes(),
           .contraction = rescales_ ? 0.0 : share / (1.0 + share)};
 }
 
@@ -34,19 +35,26 @@ std::uint64_t RandomkSparsifier::num_shared(TensorInfo const& piece,
   return density_.count(piece.num_elements, step - step % hold_steps_);
 }
 
+std::uint64_t RandomkSparsifier::step_word(TensorInfo const&,
+                                           StepWords const& words) const noexcept {
+  return words.step - words.step % hold_steps_;
+}
+
 Status RandomkSparsifier::shared_set(ExecContext const& ctx, TensorInfo const& piece, StateView,
                                      std::span<std::uint32_t> indices,
                                      std::uint64_t& num_indices) const noexcept {
-  std::uint64_t const step = ctx.words->step;
-  num_indices = num_shared(piece, step);
+  // On a device the density does not change (claims().cuda), so any step tells the size.
+  bool const on_device = ctx.backend == Backend::cuda;
+  num_indices = num_shared(piece, on_device ? 0 : ctx.words->step);
   if (indices.size() < num_indices) {
     return {Code::internal, "the set has no room for capacity_indices"};
   }
   // Pieces of one tensor draw apart from each other.
   PhiloxKey const key =
       philox_key(ctx.seed, piece.id + piece.offset_elements, Purpose::select, kSharedDraw);
-  kernels::randomk(ctx, key, step - step % hold_steps_, piece.num_elements,
-                   indices.first(num_indices));
+  auto const drawn_at = on_device ? StepValue<std::uint64_t>::in_word(ctx.piece_word)
+                                  : StepValue<std::uint64_t>(step_word(piece, *ctx.words));
+  kernels::randomk(ctx, key, drawn_at, piece.num_elements, indices.first(num_indices));
   return {};
 }
 

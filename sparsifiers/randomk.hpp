@@ -26,6 +26,8 @@ class RandomkSparsifier final : public Sparsifier {
 
   [[nodiscard]] Claims claims() const noexcept override;
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
+                                        StepWords const& words) const noexcept override;
   [[nodiscard]] std::uint64_t settled_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t num_shared(TensorInfo const& piece,
                                          std::uint64_t step) const noexcept override;

@@ -2,6 +2,7 @@
 #include "sparsifiers/threshold.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/ops.hpp"
 #include "sparsifiers/density.hpp"
@@ -24,15 +25,26 @@ std::uint64_t ThresholdSparsifier::capacity_indices(TensorInfo const& piece) con
   return count_of(max_density_, piece.num_elements);
 }
 
+// In units of the true gradient: a loss scale must not change what passes. The product stays a
+// threshold: 0 would let everything pass, and infinity nothing.
+float ThresholdSparsifier::threshold(StepWords const& words) const noexcept {
+  return std::clamp(value_ * words.loss_scale, static_cast<float>(kSmallest),
+                    static_cast<float>(kLargest));
+}
+
+std::uint64_t ThresholdSparsifier::step_word(TensorInfo const&,
+                                             StepWords const& words) const noexcept {
+  return std::bit_cast<std::uint32_t>(threshold(words));  // the float stands in the low half
+}
+
 Status ThresholdSparsifier::do_select(ExecContext const& ctx, TensorInfo const& piece,
                                       ConstTensorView gradient, ResidualView residual, StateView,
                                       SparseView& selection) const noexcept {
   SparseView room = selection;
   room.indices = selection.indices.first(capacity_indices(piece));
-  // In units of the true gradient: a loss scale must not change what passes. The product stays a
-  // threshold: 0 would let everything pass, and infinity nothing.
-  float const value = std::clamp(value_ * ctx.words->loss_scale, static_cast<float>(kSmallest),
-                                 static_cast<float>(kLargest));
+  auto const value = ctx.backend == Backend::cuda
+                         ? StepValue<float>::in_word(reinterpret_cast<float const*>(ctx.piece_word))
+                         : StepValue<float>(threshold(*ctx.words));
   raise_flags(ctx, kernels::threshold(ctx, gradient, residual, value, room));
   selection.num_indices = room.num_indices;
   selection.num_values = room.num_values;

@@ -20,10 +20,13 @@ class ThresholdSparsifier final : public Sparsifier {
  public:
   explicit ThresholdSparsifier(Params const& params);
 
-  [[nodiscard]] Claims claims() const noexcept override { return {}; }
+  [[nodiscard]] Claims claims() const noexcept override { return {.cuda = true}; }
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
+                                        StepWords const& words) const noexcept override;
 
  private:
+  [[nodiscard]] float threshold(StepWords const& words) const noexcept;
   Status do_select(ExecContext const& ctx, TensorInfo const& piece, ConstTensorView gradient,
                    ResidualView residual, StateView state,
                    SparseView& selection) const noexcept override;

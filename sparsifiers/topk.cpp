@@ -10,7 +10,7 @@ TopkSparsifier::TopkSparsifier(Params const& params) : density_(params) {
 }
 
 Claims TopkSparsifier::claims() const noexcept {
-  return {.fixed_rate = true, .contraction = density_.least_fraction()};
+  return {.fixed_rate = true, .cuda = true, .contraction = density_.least_fraction()};
 }
 
 std::uint64_t TopkSparsifier::capacity_indices(TensorInfo const& piece) const noexcept {
@@ -25,10 +25,17 @@ std::size_t TopkSparsifier::workspace_bytes(TensorInfo const& piece) const noexc
   return kernels::topk_workspace_bytes(piece.num_elements, capacity_indices(piece));
 }
 
+std::uint64_t TopkSparsifier::step_word(TensorInfo const& piece,
+                                        StepWords const& words) const noexcept {
+  return density_.count(piece.num_elements, words.step);
+}
+
 Status TopkSparsifier::do_select(ExecContext const& ctx, TensorInfo const& piece,
                                  ConstTensorView gradient, ResidualView residual, StateView,
                                  SparseView& selection) const noexcept {
-  std::uint64_t const k = density_.count(piece.num_elements, ctx.words->step);
+  auto const k = ctx.backend == Backend::cuda
+                     ? StepValue<std::uint64_t>::in_word(ctx.piece_word)
+                     : StepValue<std::uint64_t>(step_word(piece, *ctx.words));
   raise_flags(ctx, kernels::topk(ctx, gradient, residual, k, selection));
   return {};
 }

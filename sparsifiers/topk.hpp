@@ -23,6 +23,8 @@ class TopkSparsifier final : public Sparsifier {
 
   [[nodiscard]] Claims claims() const noexcept override;
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
+                                        StepWords const& words) const noexcept override;
   [[nodiscard]] std::uint64_t settled_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const& piece) const noexcept override;
 

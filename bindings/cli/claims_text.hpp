@@ -27,6 +27,7 @@ namespace gradsieve::cli {
           {"shared_indices", word(claims.shared_indices)},
           {"elementwise", word(claims.elementwise)},
           {"f64", word(claims.f64)},
+          {"cuda", word(claims.cuda)},
           {"contraction", rounded(claims.contraction)},
           {"residual", claims.residual == ResidualRule::own_payload ? "own_payload" : "aggregate"}};
 }

@@ -52,6 +52,7 @@ Json json_of(Claims const& claims) {
           {"shared_indices", claims.shared_indices},
           {"elementwise", claims.elementwise},
           {"f64", claims.f64},
+          {"cuda", claims.cuda},
           {"contraction", claims.contraction},
           {"residual", claims.residual == ResidualRule::own_payload ? "own_payload" : "aggregate"}};
 }

@@ -43,6 +43,7 @@ struct Claims {
   bool shared_indices = false;  ///< all ranks choose the same elements
   bool elementwise = false;     ///< may be cut at block borders and encoded in shards
   bool f64 = false;             ///< takes 64-bit gradients
+  bool cuda = false;            ///< runs where data is on a device: bodies are laid out by capacity
   double contraction =
       0.0;  ///< δ in ‖g − ĝ‖² ≤ (1 − δ)‖g‖² (expected, if random); 0 promises nothing
   ResidualRule residual = ResidualRule::own_payload;
@@ -79,6 +80,19 @@ class Compressor {
   [[nodiscard]] virtual std::size_t settled_bytes(int index,
                                                   TensorInfo const& piece) const noexcept {
     return round(index, piece).capacity_bytes;
+  }
+  /// Claim `cuda`: bytes of every body of this round where data is on a device, which are laid out
+  /// by capacity. At most capacity_bytes.
+  [[nodiscard]] virtual std::size_t fixed_bytes(int index, TensorInfo const& piece) const noexcept {
+    return round(index, piece).capacity_bytes;
+  }
+  /// What an encode of this piece has to know of the step besides its words, in one number: how
+  /// many elements it chooses, a threshold. Computed on the host; on cuda read from ctx.piece_word.
+  [[nodiscard]] virtual std::uint64_t step_word(TensorInfo const& piece,
+                                                StepWords const& words) const noexcept {
+    static_cast<void>(piece);
+    static_cast<void>(words);
+    return 0;
   }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
   [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece,

@@ -79,9 +79,10 @@ struct ExecContext {
   Workspace* workspace = nullptr;
   ThreadPool* threads = nullptr;  ///< null: run on the calling thread
   StepWords* words = nullptr;     ///< backend cuda: device memory, never read by the host
-  /// Backend cuda: the word that holds how many indices the running piece selects in this step;
-  /// null where that never changes.
-  std::uint64_t const* k_word = nullptr;
+  /// Backend cuda: the device word with Compressor::step_word() of the running piece and step.
+  std::uint64_t const* piece_word = nullptr;
+  /// Backend cuda: decode_add and store_bf16 are left out where this device word is 0; null: never.
+  std::uint32_t const* only_if = nullptr;
   Status* device_error = nullptr;  ///< backend cuda: keeps the first launch that failed
   std::uint64_t seed = 0;
   int rank = 0;

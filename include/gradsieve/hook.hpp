@@ -56,11 +56,14 @@ struct HookOptions {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;  ///< of the group; raise it when the transport was rebuilt
   Backend backend = Backend::cpu;
+  /// backend=cuda: the stream on which gradients are made and results are used. The null handle is
+  /// the default stream. See also Hook::set_stream.
+  Stream stream = {};
   int num_threads = 1;
   std::chrono::milliseconds exchange_deadline{30'000};
   std::chrono::milliseconds vote_deadline{60'000};  ///< longer than an exchange's
   Registry const* registry = nullptr;               ///< null: builtin_registry(); kept by reference
-  MemoryResource* memory = nullptr;                 ///< null: host_memory()
+  MemoryResource* memory = nullptr;  ///< null: host_memory(), or device_memory() for backend=cuda
   bool progress_thread = true;  ///< exchanges run beside the caller where the transport allows it
   bool strict = false;          ///< the step fails if what ran is not what was configured
 };
@@ -84,6 +87,10 @@ struct StepResult {
   Status status;                 ///< ok: all ranks know the outcome
   bool committed = false;        ///< results may be used
   bool found_nonfinite = false;  ///< on some rank; the step was rolled back
+  /// The outcome is on its way on the device, and the rest of this is what is known so far: work of
+  /// the caller's stream finds results and Hook::committed_word() in order; a host that must know
+  /// calls Hook::synchronize().
+  bool pending = false;
 };
 
 /// Counters of one tensor or bucket, of the last step and in all.
@@ -148,6 +155,22 @@ class Hook {
 
   /// Waits for all buckets, then votes. After `committed` the optimizer may read the results.
   StepResult finish() noexcept;
+
+  /// Waits until the outcome of the last finished step is known, at most the vote's deadline, and
+  /// returns it. On the CPU, and over transports without stream order, finish() has waited already.
+  StepResult synchronize() noexcept;
+
+  /// backend=cuda, between steps: the caller's stream from now on.
+  Status set_stream(Stream stream) noexcept;
+
+  /// backend=cuda over a transport in stream order: to be called on the host before each launch of
+  /// a graph that begin, reduce and finish of one step were captured in (their `step` and
+  /// `loss_scale` are of no account). The graph then is that step.
+  Status replay(std::uint64_t step, float loss_scale = 1.0F) noexcept;
+
+  /// backend=cuda: device word that is 1 in stream order once the last finished step is committed,
+  /// else 0. An optimizer that reads it needs no host. Null on the CPU.
+  [[nodiscard]] std::uint32_t const* committed_word() const noexcept;
 
   /// Undoes a committed step before the next begin (a loss scaler that skips). Same call on all
   /// ranks.

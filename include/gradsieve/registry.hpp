@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -94,6 +95,14 @@ class IndexCodec {
   virtual ~IndexCodec() = default;
   [[nodiscard]] virtual std::size_t bound(std::uint64_t universe,
                                           std::uint64_t num_indices) const noexcept = 0;
+  /// The form that encode() chooses, if it follows from these two alone and this codec runs where
+  /// data is on a device: the code then has exactly as many bytes as the form says.
+  [[nodiscard]] virtual std::optional<std::uint32_t> fixed_form(
+      std::uint64_t universe, std::uint64_t num_indices) const noexcept {
+    static_cast<void>(universe);
+    static_cast<void>(num_indices);
+    return std::nullopt;
+  }
   /// `form` receives the id that is written in the sparse body.
   virtual Status encode(ExecContext const& ctx, std::uint64_t universe,
                         std::span<std::uint32_t const> indices, Body output,

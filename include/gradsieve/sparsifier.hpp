@@ -25,10 +25,19 @@ class Sparsifier {
   [[nodiscard]] virtual std::uint64_t settled_indices(TensorInfo const& piece) const noexcept {
     return capacity_indices(piece);
   }
+  /// True if every selection has exactly capacity_indices().
+  [[nodiscard]] virtual bool fills_capacity(TensorInfo const& piece) const noexcept {
+    return claims().fixed_rate && settled_indices(piece) == capacity_indices(piece);
+  }
   /// Elements that one index stands for.
   [[nodiscard]] virtual std::uint64_t granularity() const noexcept { return 1; }
   [[nodiscard]] virtual std::vector<SlotInfo> slots(TensorInfo const&) const { return {}; }
   [[nodiscard]] virtual std::size_t workspace_bytes(TensorInfo const&) const noexcept { return 0; }
+  /// As Compressor::step_word().
+  [[nodiscard]] virtual std::uint64_t step_word(TensorInfo const&,
+                                                StepWords const&) const noexcept {
+    return 0;
+  }
 
   /// Own indices (claims().shared_indices is false): compensates, chooses, takes.
   /// selection ← the chosen c; residual.out ← c with zeros where chosen.

@@ -45,7 +45,7 @@ struct Narrow : SeesNothing {
 };
 
 template <typename T>
-struct AddScaled : SeesNothing {
+struct AddScaled : OnlyIf {
   T const* values;
   float* accumulator;
   StepValue<float> weight;
@@ -91,7 +91,7 @@ void narrow(ExecContext const& ctx, std::span<float const> values, bool saturate
 void add_scaled(ExecContext const& ctx, ConstTensorView values, StepValue<float> weight,
                 std::span<float> accumulator) noexcept {
   with_elements(values, [&]<typename T>(T const* elements) {
-    stream<ConvertPolicy>(ctx, AddScaled<T>{{}, elements, accumulator.data(), weight},
+    stream<ConvertPolicy>(ctx, AddScaled<T>{{ctx.only_if}, elements, accumulator.data(), weight},
                           accumulator.size(), common_head(elements, accumulator.data()));
   });
 }

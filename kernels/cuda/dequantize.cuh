@@ -6,7 +6,7 @@
 
 namespace gradsieve::kernels::cuda {
 
-struct DequantizeAdd : SeesNothing {
+struct DequantizeAdd : OnlyIf {
   std::byte const* codes;
   BlockScales scales;
   float* accumulator;

@@ -37,7 +37,7 @@ struct Retain : SeesNothing {
   }
 };
 
-struct StoreBf16 : SeesNothing {
+struct StoreBf16 : OnlyIf {
   float const* values;
   BFloat16* out;
   RoundingKey key;
@@ -83,7 +83,7 @@ void retain(ExecContext const& ctx, std::span<float const> decoded,
 
 void store_bf16(ExecContext const& ctx, std::span<float const> values, RoundingKey const& key,
                 std::span<BFloat16> out) noexcept {
-  stream<StorePolicy>(ctx, StoreBf16{{}, values.data(), out.data(), key}, values.size(),
+  stream<StorePolicy>(ctx, StoreBf16{{ctx.only_if}, values.data(), out.data(), key}, values.size(),
                       common_head(values.data(), out.data()));
 }
 

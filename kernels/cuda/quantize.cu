@@ -84,7 +84,8 @@ void dequantize_add(ExecContext const& ctx, std::span<std::byte const> codes,
                     std::byte const* scales, int bits, std::uint64_t block_elements, float weight,
                     std::span<float> accumulator) noexcept {
   DequantizeAdd const operation = {
-      {}, codes.data(), BlockScales(scales, block_elements), accumulator.data(), weight, bits};
+      {ctx.only_if},      codes.data(), BlockScales(scales, block_elements),
+      accumulator.data(), weight,       bits};
   auto const code_address = reinterpret_cast<std::uintptr_t>(codes.data());
   add_rows(ctx, operation, accumulator.size(),
            is_quad_aligned(accumulator.data()) && code_address % (bits == 8 ? 4 : 2) == 0);

@@ -45,6 +45,9 @@ __device__ inline void scales_of_chunk(BlockScales const& scales, std::uint64_t 
 template <typename Operation>
 __global__ void __launch_bounds__(RowsPolicy::threads, RowsPolicy::min_blocks)
     rows_kernel(Operation const operation, std::uint64_t num_elements) {
+  if constexpr (requires { operation.is_left_out(); }) {
+    if (operation.is_left_out()) return;
+  }
   constexpr std::uint64_t kWarps = RowsPolicy::threads / 32;
   std::uint64_t const num_chunks = num_elements / kChunkElements;
   for (std::uint64_t chunk = blockIdx.x * kWarps + threadIdx.x / 32; chunk < num_chunks;

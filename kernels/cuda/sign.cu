@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
   if (__syncthreads_or(any_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(signing.any_zero, 1U);
 }
 
-struct SignAdd : SeesNothing {
+struct SignAdd : OnlyIf {
   std::byte const* signs;
   std::byte const* zeros;  ///< null: none are
   BlockScales scales;
@@ -292,8 +292,8 @@ void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,
               std::byte const* scales, std::uint64_t block_elements, float weight,
               std::span<float> accumulator) noexcept {
-  SignAdd const operation = {
-      {}, signs, zeros, BlockScales(scales, block_elements), accumulator.data(), weight};
+  SignAdd const operation = {{ctx.only_if},      signs, zeros, BlockScales(scales, block_elements),
+                             accumulator.data(), weight};
   auto const is_even = [](std::byte const* plane) {
     return reinterpret_cast<std::uintptr_t>(plane) % sizeof(std::uint16_t) == 0;
   };

@@ -99,7 +99,9 @@ struct ScatterAdd : Selected {
   float const* values;
   float* accumulator;
   float weight;
+  std::uint32_t const* only_if;
 
+  [[nodiscard]] __device__ bool is_left_out() const { return only_if != nullptr && *only_if == 0; }
   template <int kWidth>
   __device__ Indexed<kWidth> load(std::uint64_t position) const {
     std::uint64_t const i = element(position);
@@ -163,9 +165,10 @@ void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granul
                  std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {
   Selected const selected(indices, granularity, accumulator.size());
-  stream<IndexedPolicy>(ctx, ScatterAdd{selected, values.data(), accumulator.data(), weight},
-                        std::min<std::uint64_t>(selected.num_positions(), values.size()),
-                        selected.head(accumulator.data(), values.data()));
+  stream<IndexedPolicy>(
+      ctx, ScatterAdd{selected, values.data(), accumulator.data(), weight, ctx.only_if},
+      std::min<std::uint64_t>(selected.num_positions(), values.size()),
+      selected.head(accumulator.data(), values.data()));
 }
 
 bool check_indices(ExecContext const& ctx, IndexSpan indices, std::uint64_t universe) noexcept {

@@ -42,6 +42,7 @@ template <typename... T>
 ///   template <int kWidth> auto load(std::uint64_t i) const;
 ///   template <int kWidth> void finish(std::uint64_t i, LOADED const&, bool& seen) const;
 ///   void end(bool seen) const;          called by all threads
+///   bool is_left_out() const;           may be missing; the same for all threads
 ///
 /// A thread's items of one tile: groups of kWidth elements from `first_group` on, element `head`
 /// being the first of group 0. All its loads are issued before the first store.
@@ -69,6 +70,9 @@ __device__ void stream_tile(Operation const& operation, std::uint64_t head,
 template <typename Policy, int kWidth, typename Operation>
 __global__ void __launch_bounds__(Policy::threads, Policy::min_blocks)
     stream_kernel(Operation operation, std::uint64_t head, std::uint64_t num_elements) {
+  if constexpr (requires { operation.is_left_out(); }) {
+    if (operation.is_left_out()) return;
+  }
   operation.begin();
   std::uint64_t const num_groups = (num_elements - head) / kWidth;
   constexpr std::uint64_t kTileGroups = std::uint64_t{Policy::threads} * Policy::items_per_thread;
@@ -116,6 +120,15 @@ void stream(ExecContext const& ctx, Operation const& operation, std::uint64_t nu
 struct SeesNothing {
   __device__ void begin() {}
   __device__ void end(bool) const {}
+};
+
+/// The same, for what ExecContext::only_if may leave out.
+struct OnlyIf {
+  std::uint32_t const* only_if;
+
+  __device__ void begin() {}
+  __device__ void end(bool) const {}
+  [[nodiscard]] __device__ bool is_left_out() const { return only_if != nullptr && *only_if == 0; }
 };
 
 }  // namespace gradsieve::kernels::cuda

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/distributed/cuda/hook_cuda_checks.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/plugin_specs.hpp"
+
+namespace gradsieve::testing {
+namespace {
+
+constexpr std::uint64_t kNonFiniteStep = 2;
+constexpr std::uint64_t kRefusedStep = 4;
+
+/// Several tensors in a bucket, one alone, one of a single element and one of none.
+Layout some_layout(DType dtype) {
+  Layout layout;
+  for (auto const& [name, count] : std::vector<std::pair<std::string, std::uint64_t>>{
+           {"a", 700}, {"b", 33}, {"c", 1}, {"d", 1029}, {"e", 0}}) {
+    layout.tensors.push_back({.name = name, .num_elements = count, .dtype = dtype});
+  }
+  layout.buckets = {{{"a", "b", "c"}}, {{"d", "e"}}};
+  return layout;
+}
+
+std::vector<float> gradient(int rank, std::uint64_t step, std::string const& tensor,
+                            std::uint64_t num_elements) {
+  std::vector<float> values = heavy_tailed_of(rank, step, tensor, num_elements);
+  if (step == kNonFiniteStep && rank == 0 && tensor == "b")
+    values[7] = std::numeric_limits<float>::quiet_NaN();
+  return values;
+}
+
+/// HookRank with buckets of the layout's type.
+class HostRank {
+ public:
+  HostRank(Transport& transport, HookOptions const& options, Layout const& layout)
+      : rank_(transport.rank()),
+        dtype_(layout.tensors[0].dtype),
+        layout_(layout),
+        hook_(transport, options) {
+    hook_.plan(layout.tensors, layout.buckets);
+    for (std::size_t b = 0; b < layout.buckets.size(); ++b)
+      buckets_.emplace_back(layout.bucket_elements(b) * size_of(dtype_), host_memory());
+  }
+
+  [[nodiscard]] Hook& hook() noexcept { return hook_; }
+  [[nodiscard]] Hook const& hook() const noexcept { return hook_; }
+
+  HookRank::Attempt attempt(std::uint64_t step, GradientOf const& gradient_of, float loss_scale) {
+    HookRank::Attempt attempt;
+    attempt.begun = hook_.begin(step, loss_scale);
+    std::vector<Event> events(buckets_.size());
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      std::size_t at = 0;
+      for (std::string const& tensor : layout_.buckets[b].tensors) {
+        for (float const x : gradient_of(rank_, step, tensor, layout_.num_elements(tensor)))
+          store_element(buckets_[b], dtype_, at++, x * loss_scale);
+      }
+      Status const status =
+          hook_.reduce(static_cast<std::uint32_t>(b), {buckets_[b].data(), at, dtype_}, events[b]);
+      if (attempt.reduced.ok()) attempt.reduced = status;
+    }
+    attempt.result = hook_.finish();
+    return attempt;
+  }
+  [[nodiscard]] std::vector<float> all_results() const {
+    std::vector<float> all;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      for (std::size_t i = 0; i < layout_.bucket_elements(b); ++i)
+        all.push_back(load_element(buckets_[b], dtype_, i));
+    }
+    return all;
+  }
+
+ private:
+  int rank_;
+  DType dtype_;
+  Layout layout_;
+  Hook hook_;
+  std::vector<Buffer> buckets_;
+};
+
+std::string difference(std::string const& what, std::vector<float> const& actual,
+                       std::vector<float> const& expected, bool exact) {
+  if (actual.size() != expected.size()) return what + ": another number of elements";
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    bool const same =
+        std::bit_cast<std::uint32_t>(actual[i]) == std::bit_cast<std::uint32_t>(expected[i]);
+    bool const near = std::abs(actual[i] - expected[i]) <= 1e-5F * std::abs(expected[i]) + 1e-6F;
+    if (same || (!exact && near)) continue;
+    return what + ", element " + std::to_string(i) + ": " + std::to_string(actual[i]) +
+           ", expected " + std::to_string(expected[i]);
+  }
+  return "";
+}
+
+std::string compare_outcome(HookRank::Attempt const& cuda, HookRank::Attempt const& cpu) {
+  StepResult const& a = cuda.result;
+  StepResult const& b = cpu.result;
+  if (a.pending) return "the outcome is still pending";
+  if (a.status.code() == b.status.code() && a.committed == b.committed &&
+      a.found_nonfinite == b.found_nonfinite) {
+    return "";
+  }
+  return std::string("outcome ") + a.status.message() + (a.committed ? ", committed" : "") +
+         (a.found_nonfinite ? ", non-finite" : "") + "; expected " + b.status.message() +
+         (b.committed ? ", committed" : "") + (b.found_nonfinite ? ", non-finite" : "");
+}
+
+std::string compare_state(CudaHookRank& cuda, HostRank const& cpu, bool with_results,
+                          HookCase const& c) {
+  std::string found;
+  if (with_results) {
+    found = difference("results", cuda.all_results(), cpu.all_results(), c.ordered_sums);
+  }
+  for (TensorDesc const& tensor : cuda.layout().tensors) {
+    if (!found.empty()) break;
+    found = difference("residual of " + tensor.name, cuda.hook().residual(tensor.name),
+                       cpu.hook().residual(tensor.name), true);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> cuda_specs() {
+  std::vector<std::string> specs;
+  for (SpecCase const& spec_case : default_specs()) {
+    Chain const chain = with_feedback(spec_case);
+    if (chain.compressor->claims().cuda) specs.push_back(chain.text);
+  }
+  return specs;
+}
+
+std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c) {
+  HookOptions options = options_for(c.spec);
+  options.rollback = c.rollback;
+  options.on_nonfinite = c.on_nonfinite;
+  Layout const layout = some_layout(c.dtype);
+  CudaHookRank cuda(device, options, layout);
+  HostRank cpu(host, options, layout);
+  for (std::uint64_t step = 0; step < c.steps; ++step) {
+    std::string const where = "step " + std::to_string(step) + ": ";
+    float const loss_scale = step < 3 ? 1.0F : 8.0F;
+    HookRank::Attempt const expected = cpu.attempt(step, gradient, loss_scale);
+    HookRank::Attempt const actual = cuda.attempt(step, gradient, loss_scale);
+    if (!actual.begun.ok()) return where + "begin: " + actual.begun.message();
+    if (std::string const found = compare_outcome(actual, expected); !found.empty())
+      return where + found;
+    bool const filled = c.on_nonfinite != OnNonFinite::error;
+    bool const with_results = expected.result.committed || (step == kNonFiniteStep && filled);
+    if (std::string const found = compare_state(cuda, cpu, with_results, c); !found.empty())
+      return where + found;
+    if (step != kRefusedStep) continue;
+    if (Status const status = cpu.hook().refuse(); !status.ok()) return where + status.message();
+    if (Status const status = cuda.hook().refuse(); !status.ok()) return where + status.message();
+    if (std::string const found = compare_state(cuda, cpu, false, c); !found.empty())
+      return where + "refused: " + found;
+  }
+  return "";
+}
+
+}  // namespace gradsieve::testing

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A hook on a device beside one on the CPU: the same gradients, the same steps, the same bits.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/cuda_hook_rank.hpp"
+
+namespace gradsieve::testing {
+
+struct HookCase {
+  std::string spec;
+  Rollback rollback = Rollback::merge;
+  OnNonFinite on_nonfinite = OnNonFinite::propagate;
+  std::uint64_t steps = 6;
+  DType dtype = DType::f32;
+  /// Sums in another order than the rank's: then results may differ in their last bits.
+  bool ordered_sums = true;
+};
+
+/// Specs with a claim `cuda` among the defaults and combinations, under error feedback.
+[[nodiscard]] std::vector<std::string> cuda_specs();
+
+/// Steps with other loss scales, one with a NaN (rolled back), one that is refused: after each, the
+/// status, the results if it committed, and the residuals are those of the CPU, bit for bit.
+/// `device` and `host` connect the same ranks. Empty, or what differs.
+[[nodiscard]] std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c);
+
+}  // namespace gradsieve::testing

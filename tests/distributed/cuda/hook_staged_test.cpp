@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device gradients over a transport of host memory: through pinned memory, on the progress thread.
+#include <gtest/gtest.h>
+
+#include "tests/distributed/cuda/hook_cuda_checks.hpp"
+#include "tests/support/rank_runner.hpp"
+
+namespace gradsieve::testing {
+namespace {
+
+void expect_like_cpu(int world_size, HookCase const& c) {
+  LocalGroup host(world_size);
+  test::run_ranks(world_size, [&](Transport& transport) {
+    std::string const found = check_like_cpu(transport, host.transport(transport.rank()), c);
+    if (!found.empty()) throw std::runtime_error(c.spec + ", " + found);
+  });
+}
+
+TEST(HookStaged, EverySpecGivesTheBitsOfTheCpu) {
+  std::vector<std::string> const specs = cuda_specs();
+  ASSERT_GE(specs.size(), 10U);
+  for (std::string const& spec : specs) {
+    SCOPED_TRACE(spec);
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec})) << spec;
+    if (is_quick_subset()) continue;
+    EXPECT_NO_THROW(expect_like_cpu(3, {.spec = spec, .rollback = Rollback::exact})) << spec;
+  }
+}
+
+TEST(HookStaged, WhatChangesFromStepToStepIsAWordOnTheDevice) {
+  for (std::string const spec :
+       {"topk(density=0.01, warmup_steps=4, warmup_density=0.3) | int8 ; feedback=residual",
+        "blocktopk(density=0.05, block=16, warmup_steps=4) | int4 ; feedback=residual(decay=0.9)",
+        "threshold(value=2, max_density=0.02) | bf16 ; feedback=residual",
+        "randomk(density=0.05, hold=3) ; feedback=residual",
+        "int8(rounding=stochastic) ; feedback=residual"}) {
+    SCOPED_TRACE(spec);
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .steps = 8}));
+    if (is_quick_subset()) continue;
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .rollback = Rollback::exact, .steps = 8}));
+  }
+}
+
+TEST(HookStaged, NonFiniteGradientsEndAsOnTheCpu) {
+  for (OnNonFinite const what : {OnNonFinite::skip, OnNonFinite::error}) {
+    EXPECT_NO_THROW(expect_like_cpu(
+        3, {.spec = "topk(density=0.05) | int8 ; feedback=residual", .on_nonfinite = what}));
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = "int8 ; feedback=residual", .on_nonfinite = what}));
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = "none", .on_nonfinite = what}));
+  }
+}
+
+TEST(HookStaged, AnyNumberOfRanks) {
+  for (int const world_size : {1, 4}) {
+    for (std::string const spec :
+         {"topk(density=0.05) | int8 ; feedback=residual", "int4(block=64) ; feedback=residual",
+          "sign ; feedback=residual ; exchange=gather", "none"}) {
+      EXPECT_NO_THROW(expect_like_cpu(world_size, {.spec = spec})) << spec << world_size;
+    }
+  }
+}
+
+TEST(HookStaged, HalfPrecisionGradients) {
+  for (std::string const spec :
+       {"topk(density=0.05) | int8 ; feedback=residual", "bf16 ; feedback=residual", "none"}) {
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .dtype = DType::bf16})) << spec;
+  }
+}
+
+}  // namespace
+}  // namespace gradsieve::testing
