@@ -385,7 +385,8 @@ StepResult Hook::Impl::synchronize() noexcept {
   if (!device || !device->is_unread || in_step) return last_result;
   StepResult result = last_result;
   result.pending = false;
-  Status status = fetch_device_state();
+  Status status = fork_device();  // a graph ran on the caller's stream
+  if (status.ok()) status = fetch_device_state();
   if (status.ok()) status = device->join.record(stream());
   if (status.ok()) {
     try {

@@ -133,7 +133,14 @@ std::vector<std::string> cuda_specs() {
   return specs;
 }
 
-std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c) {
+namespace {
+
+/// A step of the device's hook, however it is run.
+using RunStep =
+    std::function<HookRank::Attempt(CudaHookRank&, std::uint64_t step, float loss_scale)>;
+
+std::string check_steps(Transport& device, Transport& host, HookCase const& c,
+                        RunStep const& run_step) {
   HookOptions options = options_for(c.spec);
   options.rollback = c.rollback;
   options.on_nonfinite = c.on_nonfinite;
@@ -144,7 +151,7 @@ std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c
     std::string const where = "step " + std::to_string(step) + ": ";
     float const loss_scale = step < 3 ? 1.0F : 8.0F;
     HookRank::Attempt const expected = cpu.attempt(step, gradient, loss_scale);
-    HookRank::Attempt const actual = cuda.attempt(step, gradient, loss_scale);
+    HookRank::Attempt const actual = run_step(cuda, step, loss_scale);
     if (!actual.begun.ok()) return where + "begin: " + actual.begun.message();
     if (std::string const found = compare_outcome(actual, expected); !found.empty())
       return where + found;
@@ -159,6 +166,53 @@ std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c
       return where + "refused: " + found;
   }
   return "";
+}
+
+/// A step of a hook as a graph.
+class StepGraph {
+ public:
+  ~StepGraph() {
+    if (exec_ != nullptr) static_cast<void>(cudaGraphExecDestroy(exec_));
+  }
+  [[nodiscard]] bool is_made() const noexcept { return exec_ != nullptr; }
+
+  [[nodiscard]] HookRank::Attempt capture(CudaHookRank& rank) {
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamBeginCapture(rank.stream(), cudaStreamCaptureModeThreadLocal));
+    HookRank::Attempt const attempt = rank.enqueue_step(999, 3.0F);  // of no account
+    require(cudaStreamEndCapture(rank.stream(), &graph));
+    require(cudaGraphInstantiate(&exec_, graph, 0));
+    require(cudaGraphDestroy(graph));
+    return attempt;
+  }
+  void launch(CudaHookRank const& rank) { require(cudaGraphLaunch(exec_, rank.stream())); }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace
+
+std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c) {
+  return check_steps(device, host, c, [](CudaHookRank& cuda, std::uint64_t step, float loss_scale) {
+    return cuda.attempt(step, gradient, loss_scale);
+  });
+}
+
+std::string check_graph_like_cpu(Transport& device, Transport& host, HookCase const& c) {
+  StepGraph graph;
+  return check_steps(device, host, c,
+                     [&](CudaHookRank& cuda, std::uint64_t step, float loss_scale) {
+                       if (step == 0) return cuda.attempt(step, gradient, loss_scale);
+                       HookRank::Attempt attempt;
+                       if (!graph.is_made()) attempt = graph.capture(cuda);
+                       if (!attempt.begun.ok() || !attempt.reduced.ok()) return attempt;
+                       cuda.make_gradients(step, gradient, loss_scale);
+                       attempt.begun = cuda.hook().replay(step, loss_scale);
+                       graph.launch(cuda);
+                       attempt.result = cuda.hook().synchronize();
+                       return attempt;
+                     });
 }
 
 }  // namespace gradsieve::testing

@@ -27,4 +27,10 @@ struct HookCase {
 /// `device` and `host` connect the same ranks. Empty, or what differs.
 [[nodiscard]] std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c);
 
+/// The same where the device's steps are one graph: the first step runs as it is, the second is
+/// captured, and from there on it is replayed with other gradients, steps, loss scales and
+/// densities.
+[[nodiscard]] std::string check_graph_like_cpu(Transport& device, Transport& host,
+                                               HookCase const& c);
+
 }  // namespace gradsieve::testing

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same hook with ranks that are processes under MPI: over NCCL, and over MPI itself.
+#include <gtest/gtest.h>
+
+#include "tests/distributed/cuda/hook_cuda_checks.hpp"
+#include "tests/nccl/nccl_ranks.hpp"
+#include "tests/support/mpi_runner.hpp"
+
+namespace gradsieve::testing {
+namespace {
+
+class HookProcesses : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    int num_ranks = 0;
+    int rank = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (!has_devices(num_ranks)) GTEST_SKIP() << "skipped: needs " << num_ranks << " CUDA devices";
+    require(cudaSetDevice(rank));
+  }
+};
+
+TEST_P(HookProcesses, OverNcclAsOnTheCpu) {
+  test::run_mpi_rank([&](Transport& host) {
+    auto const device = make_nccl_transport(host);
+    EXPECT_EQ(check_like_cpu(*device, host, {.spec = GetParam()}), "");
+  });
+}
+
+TEST_P(HookProcesses, AGraphAsOnTheCpu) {
+  test::run_mpi_rank([&](Transport& host) {
+    auto const device = make_nccl_transport(host);
+    EXPECT_EQ(check_graph_like_cpu(*device, host, {.spec = GetParam(), .steps = 12}), "");
+  });
+}
+
+TEST_P(HookProcesses, OverMpiAsOnTheCpu) {
+  test::run_mpi_rank([&](Transport& device) {
+    test::run_mpi_rank([&](Transport& host) {
+      EXPECT_EQ(check_like_cpu(device, host, {.spec = GetParam()}), "");
+    });
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, HookProcesses,
+                         ::testing::Values("topk(density=0.05) | int8 ; feedback=residual",
+                                           "int4(block=64) ; feedback=residual"));
+
+}  // namespace
+}  // namespace gradsieve::testing

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// A hook whose payloads travel over NCCL: beside one on the CPU, step by step, and as a graph that
+// is captured once and replayed.
+#include <gtest/gtest.h>
+
+#include "tests/distributed/cuda/hook_cuda_checks.hpp"
+#include "tests/nccl/nccl_ranks.hpp"
+
+namespace gradsieve::testing {
+namespace {
+
+void run_beside_cpu(int world_size,
+                    std::function<std::string(Transport& device, Transport& host)> const& check) {
+  LocalGroup host(world_size);
+  run_device_ranks(world_size, [&](Transport& bootstrap) {
+    auto const device = make_nccl_transport(bootstrap);
+    std::string const found = check(*device, host.transport(bootstrap.rank()));
+    if (!found.empty()) throw std::runtime_error(found);
+  });
+}
+
+class HookNccl : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!has_devices(GetParam())) GTEST_SKIP() << "needs " << GetParam() << " devices";
+  }
+  void expect_like_cpu(HookCase const& c) {
+    EXPECT_NO_THROW(run_beside_cpu(GetParam(), [&](Transport& device, Transport& host) {
+      return check_like_cpu(device, host, c);
+    })) << c.spec;
+  }
+};
+
+TEST_P(HookNccl, EverySpecGivesTheBitsOfTheCpu) {
+  for (std::string const& spec : cuda_specs()) {
+    // Only what goes through NCCL's own sum may add in another order than that of the ranks.
+    bool const ordered =
+        make_chain(spec).compressor->round(0, {.num_elements = 100}).exchange != ExchangeKind::sum;
+    expect_like_cpu({.spec = spec, .steps = 5, .ordered_sums = ordered});
+    if (is_quick_subset() && GetParam() > 2) break;
+  }
+}
+
+TEST_P(HookNccl, ExactRollbackAndRamps) {
+  expect_like_cpu({.spec = "topk(density=0.01, warmup_steps=4, warmup_density=0.3) | int8 ; "
+                           "feedback=residual",
+                   .rollback = Rollback::exact});
+  expect_like_cpu(
+      {.spec = "int8(rounding=stochastic) ; feedback=residual", .rollback = Rollback::exact});
+  expect_like_cpu({.spec = "threshold(value=2, max_density=0.02) ; feedback=residual",
+                   .on_nonfinite = OnNonFinite::error});
+}
+
+TEST_P(HookNccl, AGraphReplaysSteps) {
+  for (std::string const spec :
+       {"topk(density=0.01, warmup_steps=9, warmup_density=0.2) | int8 ; feedback=residual",
+        "int4(rounding=stochastic) ; feedback=residual", "sign ; feedback=residual"}) {
+    HookCase const c{.spec = spec, .steps = 21};
+    EXPECT_NO_THROW(run_beside_cpu(GetParam(), [&](Transport& device, Transport& host) {
+      return check_graph_like_cpu(device, host, c);
+    })) << spec;
+    if (is_quick_subset()) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HookNccl, ::testing::Values(2, 3, 4));
+
+// --- what goes wrong
+// ------------------------------------------------------------------------------
+
+constexpr std::chrono::milliseconds kPatience{800};
+constexpr std::chrono::milliseconds kSlack{5000};
+
+HookOptions impatient(std::string const& spec) {
+  HookOptions options = options_for(spec);
+  options.exchange_deadline = kPatience / 2;
+  options.vote_deadline = kPatience;
+  return options;
+}
+
+class HookNcclFailures : public HookNccl {};
+
+// With eager streams a call blocks inside the emulator's library, which keeps a time-out of its
+// own.
+TEST_P(HookNcclFailures, ARankThatStopsIsATimeoutOnTheOthers) {
+  if (!streams_are_lazy()) GTEST_SKIP() << "needs CUDASIM_STREAMS=lazy";
+  int const stopped = GetParam() - 1;
+  run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+    auto const device = make_nccl_transport(bootstrap);
+    CudaHookRank rank(*device, impatient("topk(density=0.05) | int8 ; feedback=residual"),
+                      one_bucket_each({500, 40}));
+    for (std::uint64_t step = 0; step < 2; ++step)
+      EXPECT_TRUE(rank.attempt(step, heavy_tailed_of).result.committed);
+    if (bootstrap.rank() == stopped) {
+      std::this_thread::sleep_for(kPatience + kPatience);
+      return;
+    }
+    Deadline const begin = Clock::now();
+    StepResult const result = rank.attempt(2, heavy_tailed_of).result;
+    EXPECT_LT(Clock::now() - begin, kPatience + kSlack);
+    Code const code = result.status.code();
+    EXPECT_TRUE(code == Code::timeout || code == Code::peer_failed || code == Code::aborted)
+        << code_name(code);
+    EXPECT_FALSE(result.committed);
+    EXPECT_EQ(rank.hook().begin(3).code(), Code::in_doubt);
+  });
+}
+
+TEST_P(HookNcclFailures, AGradientOfAnotherSizeFailsTheStepOnAllRanks) {
+  run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+    auto const device = make_nccl_transport(bootstrap);
+    CudaHookRank rank(*device, options_for("topk(density=0.05) ; feedback=residual"),
+                      one_bucket_each({500}));
+    EXPECT_TRUE(rank.attempt(0, heavy_tailed_of).result.committed);
+    std::vector<float> const before = rank.hook().residual("t0");
+    ASSERT_TRUE(rank.hook().begin(1).ok());
+    Buffer const memory(500 * sizeof(float), device_memory(), {rank.stream()});
+    std::uint64_t const count = bootstrap.rank() == 0 ? 499 : 500;
+    Event event;
+    Status const status =
+        rank.hook().reduce(0, TensorView(memory.data(), count, DType::f32, Device::cuda), event);
+    EXPECT_EQ(status.code(), bootstrap.rank() == 0 ? Code::invalid_argument : Code::ok);
+    static_cast<void>(rank.hook().finish());
+    StepResult const result = rank.hook().synchronize();
+    EXPECT_FALSE(result.committed);
+    EXPECT_EQ(result.status.code(),
+              bootstrap.rank() == 0 ? Code::invalid_argument : Code::peer_failed);
+    EXPECT_EQ(rank.hook().failure().rank, 0);
+    EXPECT_EQ(bits_of(rank.hook().residual("t0")), bits_of(before));  // a gradient of zeros
+    EXPECT_TRUE(rank.attempt(2, heavy_tailed_of).result.committed);
+  });
+}
+
+TEST_P(HookNcclFailures, RanksThatPlanOtherSpecsAreToldSo) {
+  run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+    auto const device = make_nccl_transport(bootstrap);
+    char const* const spec = bootstrap.rank() == 0 ? "int8" : "int4";
+    try {
+      CudaHookRank const rank(*device, options_for(spec), one_bucket_each({500}));
+      ADD_FAILURE() << "planned with different specs";
+    } catch (Error const& error) {
+      EXPECT_EQ(error.code(), Code::mismatch);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HookNcclFailures, ::testing::Values(2, 3, 4));
+
+TEST(HookNcclPlan, RefusesWhatDoesNotRunOnADevice) {
+  LocalGroup group(1);
+  for (std::string const spec : {"int8 | zstd", "cltk(density=0.01)", "topk(density=0.1) | zstd",
+                                 "int8 ; feedback=residual(dtype=bf16)", "randomk(density=0.1)"}) {
+    try {
+      CudaHookRank const rank(group.transport(0), options_for(spec), one_bucket_each({500}));
+      ADD_FAILURE() << spec << " was planned";
+    } catch (Error const& error) {
+      EXPECT_EQ(error.code(), Code::invalid_argument) << spec;
+      EXPECT_NE(std::string(error.what()).find("backend=cuda"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradsieve::testing
