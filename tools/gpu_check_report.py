@@ -85,23 +85,42 @@ class Report:
         return ", ".join(f"{results.count(r)} {r}" for r in dict.fromkeys(results))
 
 
-def bench_of_lines(folder):
-    """What a benchmark that was stopped has left in its lines: the document and a table."""
-    file = folder / "gpu_bench.jsonl"
-    samples, known = {}, {}
+def lines_of(file):
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
         try:
-            entry = json.loads(line)
+            yield json.loads(line)
         except ValueError:
             continue  # the last line may be cut
+
+
+def stopped_row(name, data, rounds, about, num_elements):
+    """Of the rounds that count, or of round 0 where it came to no other."""
+    us = [time for round_, time in rounds if round_ != 0] or [time for _, time in rounds]
+    row = {"row": name, "data": data, "median_us": sorted(us)[len(us) // 2], "us": us, **about}
+    if about and num_elements:
+        row["GBps"] = about["bytes_per_element"] * num_elements / row["median_us"] * 1e-3
+    return row
+
+
+def bench_of_lines(folder):
+    """What a benchmark that was stopped has left in its lines: the document and a table."""
+    samples, about, run = {}, {}, {}
+    for entry in lines_of(folder / "gpu_bench.jsonl"):
         if "sample" in entry:
-            samples.setdefault((entry["sample"], entry["data"]), []).append(entry["us"])
+            found = samples.setdefault((entry["sample"], entry["data"]), [])
+            found.append((entry["round"], entry["us"]))
         elif "row" in entry:
-            known[entry["row"]] = entry
-    rows = [{"row": row, "data": data, "median_us": sorted(us)[len(us) // 2], "us": us,
-             **known.get(row, {})} for (row, data), us in samples.items()]
-    text = "".join(f"{r['median_us']:12.1f} µs  {r['row']}, {r['data']}\n" for r in rows)
-    return {"stopped": True, "rows": rows}, text
+            about[entry["row"]] = entry
+        run = entry.get("run", run)
+    rows = [stopped_row(name, data, rounds, about.get(name, {}), run.get("elements"))
+            for (name, data), rounds in samples.items()]
+    copy = next((row["GBps"] for row in rows if row["row"].startswith("copy ")), None)
+    for row in rows if copy else []:
+        row["percent_of_copy"] = 100 * row["GBps"] / copy
+    rows.sort(key=lambda row: not row["row"].startswith("copy"))
+    text = "".join(f"{r['median_us']:12.1f} µs {r.get('percent_of_copy', 0):5.0f} % of copy  "
+                   f"{r['row']}, {r['data']}\n" for r in rows)
+    return {"stopped": True, "run": run, "rows": rows}, text
 
 
 def judgement_of_bench(bench, num_elements):

@@ -60,9 +60,8 @@ void GpuTiming::run(int rounds, Deadline const& deadline, Report const& report) 
     for (std::size_t const i : order) {
       if (deadline.is_over()) return;
       double const time = time_once(i);
-      if (round == 0) continue;
-      microseconds_[i].push_back(time);
       report(i, round, time);
+      if (round != 0) microseconds_[i].push_back(time);
     }
   }
 }

@@ -36,8 +36,8 @@ class GpuTiming {
   GpuTiming(GpuTiming const&) = delete;
   GpuTiming& operator=(GpuTiming const&) = delete;
 
-  /// All calls `rounds` times. Where that is more than once, a round before them does not count: it
-  /// loads the kernels and wakes the clocks. Stops early at the deadline.
+  /// All calls `rounds` times. Where that is more than once, a round 0 before them is reported but
+  /// does not count: it loads the kernels and wakes the clocks. Stops early at the deadline.
   void run(int rounds, Deadline const& deadline, Report const& report);
   [[nodiscard]] std::vector<double> const& microseconds(std::size_t i) const {
     return microseconds_[i];
