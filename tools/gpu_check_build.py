@@ -109,8 +109,9 @@ def with_cmake(folder, seconds, log, cccl, arch):
     # A test has no command before its program is there; but it has the program's name.
     _, known = log.run(["cmake", "--build", folder, "--target", "help"], 60, quiet=True)
     names = {name.split(".")[0] for name in ctests(folder, log)}
-    if tests := sorted(names & set(re.findall(r"\w+", known))):
-        build(tests)
+    wanted = names | {"gsv"}  # the C interface, for torch
+    if found := sorted(wanted & set(re.findall(r"\w+", known))):
+        build(found)
     return from_folder(folder, log)
 
 

@@ -51,6 +51,7 @@ std::string row_json(ResultRow const& row) {
       .text("bytes_formula", row.traffic.formula)
       .number("bytes_per_element", row.traffic.bytes_per_element)
       .number("median_us", median_of(row.microseconds))
+      .number("back_to_back_us", row.back_to_back_us)
       .number("GBps", row.gigabytes_per_second)
       .number("percent_of_copy", row.percent_of_copy)
       .json("us", "[" + list + "]")
@@ -156,18 +157,20 @@ void GpuResults::measured(std::vector<ResultRow> rows, std::uint64_t num_element
 
 std::string GpuResults::table() const {
   std::string text =
-      "| call | data | median | least | most | bytes per element | GB/s | of copy |\n"
-      "|---|---|---:|---:|---:|---|---:|---:|\n";
+      "| call | data | median | least | most | back to back | bytes per element | GB/s | of copy "
+      "|\n"
+      "|---|---|---:|---:|---:|---:|---|---:|---:|\n";
   for (ResultRow const& row : rows_) {
     if (row.microseconds.empty()) {
-      text += "| " + row.name + " | " + row.data + " | not reached in time | | | | | |\n";
+      text += "| " + row.name + " | " + row.data + " | not reached in time | | | | | | |\n";
       continue;
     }
     auto const [least, most] = std::ranges::minmax(row.microseconds);
     char numbers[200];
-    std::snprintf(numbers, sizeof numbers, "%.1f µs | %.1f | %.1f | %s = %.2f | %.0f | %.0f %% |",
-                  median_of(row.microseconds), least, most, row.traffic.formula.c_str(),
-                  row.traffic.bytes_per_element, row.gigabytes_per_second, row.percent_of_copy);
+    std::snprintf(
+        numbers, sizeof numbers, "%.1f µs | %.1f | %.1f | %.1f | %s = %.2f | %.0f | %.0f %% |",
+        median_of(row.microseconds), least, most, row.back_to_back_us, row.traffic.formula.c_str(),
+        row.traffic.bytes_per_element, row.gigabytes_per_second, row.percent_of_copy);
     text += "| " + row.name + " | " + row.data + " | " + numbers + "\n";
   }
   if (num_checked_ != 0) {

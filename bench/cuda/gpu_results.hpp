@@ -37,6 +37,7 @@ struct ResultRow {
   std::string data;
   Traffic traffic;
   std::vector<double> microseconds;
+  double back_to_back_us = 0;
   double gigabytes_per_second = 0;
   double percent_of_copy = 0;
 };

@@ -37,11 +37,11 @@ GpuTiming::~GpuTiming() {
 
 // All of it is enqueued before the device has come to the first event: putting data back and
 // reading the flush buffer take longer than the launches, so no launch is waited for.
-double GpuTiming::time_once(std::size_t i) {
+double GpuTiming::time_calls(std::size_t i, int num_calls) {
   memory_.restore(i);
   read_through(memory_.stream(), flush_.bytes(), sink_.as<std::uint32_t>().data());
   require_cuda(cudaEventRecord(start_, memory_.stream()), "recording an event");
-  memory_.run(i);
+  for (int call = 0; call < num_calls; ++call) memory_.run(i);
   require_cuda(cudaEventRecord(end_, memory_.stream()), "recording an event");
   memory_.require_no_error(i);
   float milliseconds = 0;
@@ -59,11 +59,19 @@ void GpuTiming::run(int rounds, Deadline const& deadline, Report const& report) 
     if (round != 1) std::ranges::shuffle(order, random_);
     for (std::size_t const i : order) {
       if (deadline.is_over()) return;
-      double const time = time_once(i);
+      double const time = time_calls(i, 1);
       report(i, round, time);
       if (round != 0) microseconds_[i].push_back(time);
     }
   }
+}
+
+std::vector<double> GpuTiming::back_to_back(int num_calls, Deadline const& deadline) {
+  std::vector<double> times(microseconds_.size(), std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < times.size() && !deadline.is_over(); ++i) {
+    times[i] = time_calls(i, num_calls) / num_calls;
+  }
+  return times;
 }
 
 }  // namespace gradsieve::bench

@@ -42,9 +42,12 @@ class GpuTiming {
   [[nodiscard]] std::vector<double> const& microseconds(std::size_t i) const {
     return microseconds_[i];
   }
+  /// Each call `num_calls` times between two events, without anything in between: the time of one,
+  /// launches hidden behind the call before. NaN where the deadline came first.
+  [[nodiscard]] std::vector<double> back_to_back(int num_calls, Deadline const& deadline);
 
  private:
-  [[nodiscard]] double time_once(std::size_t i);
+  [[nodiscard]] double time_calls(std::size_t i, int num_calls);
 
   GpuMemory& memory_;
   Buffer flush_;

@@ -95,10 +95,14 @@ void time_data(GpuOptions const& options, std::vector<GpuCase> const& cases, Gpu
   timing.run(options.repetitions, deadline, [&](std::size_t i, int round, double microseconds) {
     results.sampled(cases[i].name(), gpu_data_name(data), round, microseconds);
   });
+  std::vector<double> const back_to_back = timing.back_to_back(options.repetitions, deadline);
   std::vector<ResultRow> rows;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    rows.push_back(
-        {cases[i].name(), gpu_data_name(data), cases[i].traffic, timing.microseconds(i)});
+    rows.push_back({.name = cases[i].name(),
+                    .data = gpu_data_name(data),
+                    .traffic = cases[i].traffic,
+                    .microseconds = timing.microseconds(i),
+                    .back_to_back_us = back_to_back[i]});
   }
   results.measured(std::move(rows), options.elements);
 }
