@@ -41,8 +41,8 @@ TEST(CudaStreams, AnEventIsAllThatOrdersTwoOfThem) {
   require(cudaEventDestroy(scaled));
 }
 
-// C-71: the caller's current device need not be that of the stream.
-TEST(CudaDevices, KernelsRunOnTheDeviceOfTheirStream) {
+// The caller's current device need not be that of the stream.
+TEST(CudaDevices, StreamC71KernelsRunOnTheDeviceOfTheirStream) {
   int num_devices = 0;
   require(cudaGetDeviceCount(&num_devices));
   if (num_devices < 2) GTEST_SKIP() << "one device";

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hook on a device promises beside the bits: a bad payload is an error, nothing is allocated
+// in a step, state goes between devices and hosts, streams are respected.
+#include <atomic>
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "tests/distributed/cuda/hook_cuda_checks.hpp"
+#include "tests/distributed/faulty_transport.hpp"
+#include "tests/support/rank_runner.hpp"
+
+namespace gradsieve::testing {
+namespace {
+
+bool is_letter(std::vector<std::byte> const& bytes) {
+  std::uint32_t magic = 0;
+  if (bytes.size() >= sizeof(PayloadHeader)) std::memcpy(&magic, bytes.data(), sizeof magic);
+  return magic == PayloadHeader::kMagic;
+}
+
+/// Steps of two ranks; in every second one rank 0's payloads are changed on their way. `judge` is
+/// told what rank 1 then got.
+void with_faults(
+    std::string const& spec, std::uint64_t num_steps,
+    std::function<void(std::uint64_t step, std::vector<std::byte>&)> const& fault,
+    std::function<void(std::uint64_t step, StepResult const&, Failure const&)> const& judge) {
+  test::run_ranks(2, [&](Transport& inner) {
+    std::atomic<std::uint64_t> now = 0;
+    test::FaultyTransport transport(inner, [&](int, std::uint64_t, std::vector<std::byte>& bytes) {
+      if (inner.rank() == 0 && now % 2 == 1 && is_letter(bytes)) fault(now, bytes);
+    });
+    CudaHookRank rank(transport, options_for(spec), one_bucket_each({700}));
+    for (std::uint64_t step = 0; step < num_steps; ++step) {
+      now = step;
+      StepResult const result = rank.attempt(step, heavy_tailed_of).result;
+      if (step % 2 == 0) {
+        if (!result.committed) fail(rank.hook(), "a step without a fault", result.status);
+      } else if (inner.rank() == 1) {
+        judge(step, result, rank.hook().failure());
+      }
+    }
+  });
+}
+
+TEST(HookDevice, AWrongHeaderFailsTheStepAndNamesTheRank) {
+  struct Field {
+    std::size_t offset;
+    Code code;
+    char const* name;
+  };
+  std::vector<Field> const fields = {
+      {4, Code::corrupt_payload, "header"}, {5, Code::corrupt_payload, "header"},
+      {7, Code::corrupt_payload, "header"}, {8, Code::peer_failed, "status"},
+      {12, Code::corrupt_payload, "rank"},  {16, Code::mismatch, "step"},
+      {24, Code::mismatch, "plan_hash"},    {32, Code::mismatch, "num_elements"},
+      {40, Code::mismatch, "num_elements"}, {48, Code::corrupt_payload, "header"},
+      {56, Code::mismatch, "round"},        {58, Code::mismatch, "num_elements"},
+      {60, Code::mismatch, "round"}};
+  auto const field_of = [&](std::uint64_t step) -> Field const& { return fields[step / 2]; };
+  for (std::string const spec :
+       {"topk(density=0.05) | int8 ; feedback=residual", "int8 ; feedback=residual"}) {
+    with_faults(
+        spec, 2 * fields.size(),
+        [&](std::uint64_t step, std::vector<std::byte>& bytes) {
+          bytes[field_of(step).offset] ^= std::byte{0x40};
+        },
+        [&](std::uint64_t step, StepResult const& result, Failure const& failure) {
+          Field const& field = field_of(step);
+          EXPECT_FALSE(result.committed) << field.name;
+          EXPECT_EQ(result.status.code(), field.code) << field.name << ' ' << field.offset;
+          EXPECT_EQ(failure.rank, 0) << field.name;
+          EXPECT_EQ(failure.field, field.name) << field.offset;
+          EXPECT_EQ(failure.tensor, "t0");
+        });
+  }
+}
+
+// Whatever a peer sends, nothing is read or stored out of bounds (the emulator looks), and the step
+// either counts or is rolled back with the code that says why.
+TEST(HookDevice, AnyBodyIsDecodedOrRefused) {
+  std::uint64_t const num_steps = is_quick_subset() ? 10 : 60;
+  std::uint64_t num_refused = 0;
+  for (std::string const spec :
+       {"topk(density=0.05) | int8 ; feedback=residual",
+        "topk(density=0.2) | index(bitmap) ; feedback=residual",
+        "blocktopk(density=0.1, block=32) | sign ; feedback=residual",
+        "threshold(value=2, max_density=0.05) | bf16 ; feedback=residual",
+        "int4(block=64) ; feedback=residual", "sign ; feedback=residual ; exchange=gather"}) {
+    with_faults(
+        spec, num_steps,
+        [](std::uint64_t step, std::vector<std::byte>& bytes) {
+          std::uint64_t random = mix64(step);
+          std::size_t const body = sizeof(PayloadHeader);
+          for (int i = 0; i < 3; ++i, random = mix64(random)) {
+            std::size_t const at = body + random % (bytes.size() - body);
+            bytes[at] = static_cast<std::byte>(random >> 32);
+          }
+        },
+        [&](std::uint64_t, StepResult const& result, Failure const&) {
+          if (result.committed) return;
+          ++num_refused;
+          EXPECT_TRUE(result.status.code() == Code::corrupt_payload ||
+                      result.status.code() == Code::peer_failed || result.found_nonfinite)
+              << spec << ": " << result.status.message();
+        });
+  }
+  EXPECT_GT(num_refused, num_steps / 10);
+}
+
+/// Counts what is asked of another resource.
+class CountingMemory final : public MemoryResource {
+ public:
+  explicit CountingMemory(MemoryResource& inner) : inner_(inner) {}
+  void* allocate(std::size_t num_bytes, Stream stream) override {
+    ++num_calls_;
+    return inner_.allocate(num_bytes, stream);
+  }
+  void deallocate(void* pointer, std::size_t num_bytes, Stream stream) noexcept override {
+    ++num_calls_;
+    inner_.deallocate(pointer, num_bytes, stream);
+  }
+  [[nodiscard]] Device device() const noexcept override { return inner_.device(); }
+  [[nodiscard]] int num_calls() const noexcept { return num_calls_; }
+
+ private:
+  MemoryResource& inner_;
+  std::atomic<int> num_calls_ = 0;
+};
+
+TEST(HookDevice, AStepTakesNoMemory) {
+  test::run_ranks(2, [](Transport& transport) {
+    CountingMemory memory(device_memory());
+    HookOptions options = options_for("topk(density=0.05) | int8 ; feedback=residual");
+    options.memory = &memory;
+    {
+      CudaHookRank rank(transport, options, one_bucket_each({700, 33}));
+      EXPECT_GT(memory.num_calls(), 0);
+      int const before = memory.num_calls();
+      for (std::uint64_t step = 0; step < 10; ++step)
+        EXPECT_TRUE(rank.attempt(step, heavy_tailed_of).result.committed);
+      EXPECT_EQ(memory.num_calls(), before);
+    }
+  });
+  HookOptions options = options_for("none");
+  options.memory = &host_memory();
+  LocalGroup group(1);
+  EXPECT_THROW(CudaHookRank(group.transport(0), options, one_bucket_each({7})), Error);
+}
+
+// Residuals saved by a hook on the CPU are taken up by one on a device, and the other way round,
+// across another bucket layout; the next steps are those of a hook that never stopped.
+TEST(HookDevice, StateGoesFromHostToDeviceAndBack) {
+  std::string const spec = "topk(density=0.05) | int8 ; feedback=residual";
+  LocalGroup host(2);
+  test::run_ranks(2, [&](Transport& transport) {
+    Layout const layout = one_bucket_each({700, 33});
+    HookRank cpu(host.transport(transport.rank()), options_for(spec), layout);
+    for (std::uint64_t step = 0; step < 4; ++step) cpu.step(step);
+    std::vector<std::byte> const saved = cpu.hook().save_state();
+
+    CudaHookRank cuda(transport, options_for(spec), layout);
+    ConstBytes const states[] = {saved};
+    cuda.hook().load_state(states);
+    for (std::uint64_t step = 4; step < 7; ++step) {
+      cpu.step(step);
+      EXPECT_TRUE(cuda.attempt(step, heavy_tailed_of).result.committed);
+      EXPECT_EQ(bits_of(cuda.all_results()), bits_of(cpu.all_results()));
+    }
+    cuda.plan(all_in_one(layout));  // a bucket rebuild: the residuals stay
+    for (TensorDesc const& tensor : layout.tensors) {
+      EXPECT_EQ(bits_of(cuda.hook().residual(tensor.name)),
+                bits_of(cpu.hook().residual(tensor.name)));
+    }
+    std::vector<std::byte> const back = cuda.hook().save_state();
+    ConstBytes const returned[] = {back};
+    cpu.hook().load_state(returned);
+    for (TensorDesc const& tensor : layout.tensors) {
+      EXPECT_EQ(bits_of(cuda.hook().residual(tensor.name)),
+                bits_of(cpu.hook().residual(tensor.name)));
+    }
+  });
+}
+
+// With CUDASIM_STREAMS=lazy nothing runs before somebody waits for it, so a missing event shows.
+TEST(HookDevice, StreamC69ResultsComeInTheOrderOfTheCallersStream) {
+  test::run_ranks(2, [](Transport& transport) {
+    HookOptions const options = options_for("none");
+    CudaHookRank rank(transport, options, one_bucket_each({513, 5}));
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      auto const counting = [](int r, std::uint64_t s, std::string const&, std::uint64_t n) {
+        return std::vector<float>(n, static_cast<float>(4 * s) + static_cast<float>(2 * r));
+      };
+      EXPECT_TRUE(rank.attempt(step, counting).result.committed);
+      std::vector<float> const expected(518, static_cast<float>(4 * step + 1));
+      EXPECT_EQ(rank.all_results(), expected);
+    }
+  });
+}
+
+TEST(HookDevice, StreamC70GradientsMayStartAnywhere) {
+  test::run_ranks(2, [](Transport& transport) {
+    OwnCudaStream const stream;
+    Stream const handle{stream.get()};
+    for (DType const dtype : {DType::f32, DType::bf16}) {
+      for (std::uint64_t count = 1; count <= 33; count += is_quick_subset() ? 8 : 2) {
+        HookOptions options = options_for("int8(block=8) ; feedback=residual");
+        options.backend = Backend::cuda;
+        options.stream = handle;
+        Hook hook(transport, options);
+        Layout const layout = one_bucket_each({count}, dtype);
+        hook.plan(layout.tensors, layout.buckets);
+        Buffer const host(64 * size_of(dtype), pinned_memory());
+        Buffer const device(64 * size_of(dtype), device_memory(), handle);
+        for (std::size_t offset = 0; offset < 8; ++offset) {
+          for (std::size_t i = 0; i < 64; ++i) store_element(host, dtype, i, 127.0F);
+          require(cudaMemcpyAsync(device.data(), host.data(), host.num_bytes(), cudaMemcpyDefault,
+                                  stream.get()));
+          ASSERT_TRUE(hook.begin(offset).ok());
+          Event event;
+          TensorView const view(device.data() + offset * size_of(dtype), count, dtype,
+                                Device::cuda);
+          ASSERT_TRUE(hook.reduce(0, view, event).ok());
+          EXPECT_TRUE(hook.finish().committed);
+          require(cudaMemcpyAsync(host.data(), device.data(), host.num_bytes(), cudaMemcpyDefault,
+                                  stream.get()));
+          require(cudaStreamSynchronize(stream.get()));
+          for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(load_element(host, dtype, i), 127.0F);
+        }
+      }
+    }
+  });
+}
+
+TEST(HookDevice, StreamC72TwoRunsGiveTheSameBits) {
+  std::vector<std::uint32_t> first;
+  for (int run = 0; run < (is_quick_subset() ? 2 : 4); ++run) {
+    std::mutex mutex;
+    std::vector<std::uint32_t> bits;
+    test::run_ranks(2, [&](Transport& transport) {
+      CudaHookRank rank(transport, options_for("int8(rounding=stochastic) ; feedback=residual"),
+                        all_in_one(one_bucket_each({1, 40, 700, 3, 129})));
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        std::this_thread::sleep_for(std::chrono::milliseconds((7 * run + transport.rank()) % 5));
+        EXPECT_TRUE(rank.attempt(step, heavy_tailed_of).result.committed);
+      }
+      std::vector<std::uint32_t> const own = bits_of(rank.all_results());
+      std::lock_guard const lock(mutex);
+      if (bits.empty()) bits = own;
+      EXPECT_EQ(bits, own);
+    });
+    if (run == 0) first = bits;
+    EXPECT_EQ(bits, first);
+  }
+}
+
+}  // namespace
+}  // namespace gradsieve::testing
