@@ -48,6 +48,18 @@ def num_tests(root=ROOT):
     return sum(len(pattern.findall(file.read_text(encoding="utf-8"))) for file in files)
 
 
+def kernels_without_row(programs, log, root=ROOT):
+    """Kernels that the lists declare and the benchmark does not time."""
+    _, text = log.run([*programs.runner, programs.bench, "--list"], 60, quiet=True)
+    timed = {re.match(r"\w*", line)[0] for line in text.splitlines()}
+    declared = []
+    for name in ("ops.hpp", "many_ops.hpp"):
+        text = (root / "kernels" / name).read_text(encoding="utf-8")
+        macro = re.search(r"#define GRADSIEVE_KERNELS_DECLARED_HERE(.*?[^\\])\n", text, re.S)
+        declared += re.findall(r"\w+Fn (\w+)", macro[1]) if macro else [f"none found in {name}"]
+    return [name for name in declared if name not in timed]
+
+
 def ctests(folder, log):
     """The tests of label cuda: name -> command."""
     if shutil.which("ctest") is None:

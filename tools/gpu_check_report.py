@@ -85,6 +85,11 @@ class Report:
         return ", ".join(f"{results.count(r)} {r}" for r in dict.fromkeys(results))
 
 
+def is_yardstick(row):
+    """The copy, and then its control."""
+    return "cudaMemcpyAsync" in row["row"]
+
+
 def lines_of(file):
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
         try:
@@ -114,10 +119,10 @@ def bench_of_lines(folder):
         run = entry.get("run", run)
     rows = [stopped_row(name, data, rounds, about.get(name, {}), run.get("elements"))
             for (name, data), rounds in samples.items()]
-    copy = next((row["GBps"] for row in rows if row["row"].startswith("copy ")), None)
+    copy = next((row["GBps"] for row in rows if is_yardstick(row)), None)
     for row in rows if copy else []:
         row["percent_of_copy"] = 100 * row["GBps"] / copy
-    rows.sort(key=lambda row: not row["row"].startswith("copy"))
+    rows.sort(key=lambda row: not is_yardstick(row))
     text = "".join(f"{r['median_us']:12.1f} µs {r.get('percent_of_copy', 0):5.0f} % of copy  "
                    f"{r['row']}, {r['data']}\n" for r in rows)
     return {"stopped": True, "run": run, "rows": rows}, text
@@ -127,7 +132,7 @@ def judgement_of_bench(bench, num_elements):
     """A sentence, the rows below 70 % of the copy that are longer than a few launches, and whether
     the two copies agree."""
     rows = [row for row in bench["rows"] if row["us"]]
-    copies = [r["GBps"] for r in rows[:2] if r.get("GBps") and r["row"].startswith("copy")]
+    copies = [r["GBps"] for r in rows if r.get("GBps") and is_yardstick(r)]
     told = f"{len(rows)} of {len(bench['rows'])} rows"
     if len(copies) < 2:
         return told, {}

@@ -32,13 +32,22 @@ class HostTwin {
   }
 
   [[nodiscard]] std::span<std::byte const> bytes(std::size_t j) const { return arrays_.bytes(j); }
-  [[nodiscard]] std::uint32_t flags() const { return words_.flags; }
+  [[nodiscard]] StepWords const& words() const { return words_; }
 
  private:
   std::vector<std::vector<std::byte>> memory_;
   Arrays arrays_;
   StepWords words_;
 };
+
+std::string words_difference(StepWords const& actual, StepWords const& expected) {
+  auto const told = [](StepWords const& words) {
+    return "flags " + std::to_string(words.flags) + ", kept " +
+           std::to_string(words.kept_elements) + ", overflowed " +
+           std::to_string(words.overflowed_elements);
+  };
+  return told(actual) == told(expected) ? "" : told(actual) + "; expected " + told(expected);
+}
 
 std::string difference(GpuMemory& memory, GpuCase const& gpu_case, std::size_t i,
                        HostTwin const& expected) {
@@ -50,9 +59,7 @@ std::string difference(GpuMemory& memory, GpuCase const& gpu_case, std::size_t i
     return "array " + std::to_string(j) + ", byte " + std::to_string(at - actual.begin()) + " of " +
            std::to_string(actual.size());
   }
-  std::uint32_t const flags = memory.read_words().flags;
-  if (flags == expected.flags()) return {};
-  return "flags " + std::to_string(flags) + ", not " + std::to_string(expected.flags());
+  return words_difference(memory.read_words(), expected.words());
 }
 
 /// What a call left, kept on the device to compare later calls with.
