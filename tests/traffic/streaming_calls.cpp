@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/device_step.hpp"
 #include "kernels/ops.hpp"
 #include "tests/traffic/traffic_calls.hpp"
 
@@ -78,6 +79,23 @@ void add_streaming_calls(std::vector<TrafficCall>& calls) {
         kernels::cuda::sum_squares(step.context(), values.span(), sum.data());
         step.wait();  // the workspace goes with the step, the sum with this scope
       });
+  add(calls, "check_scales, one an element", 0, [](CudaStep& step, Shape) {
+    OnDevice<float> const scales(step, std::vector<float>(kCount, 0.5F));
+    kernels::cuda::check_scales(step.context(), std::as_bytes(scales.span()));
+  });
+  add(calls, "check_clear, a byte an element", 0, [](CudaStep& step, Shape) {
+    OnDevice<std::byte> const bytes(step, std::vector<std::byte>(kCount));
+    kernels::cuda::check_clear(step.context(), bytes.span(), {}, 0);
+  });
+  // With a word that says yes; one that says no is all that is read then.
+  add(calls, "copy_if", 0, [](CudaStep& step, Shape shape) {
+    OnDevice<std::uint32_t> const only_if(step, std::vector<std::uint32_t>{1});
+    auto const from = floats_on_device(step, shape, 1);
+    auto const to = floats_on_device(step, shape, 2);
+    kernels::copy_if(step.context(), only_if.data(), std::as_bytes(from.span()),
+                     std::as_writable_bytes(to.span()));
+    step.wait();
+  });
 }
 
 }  // namespace gradsieve::testing
