@@ -144,6 +144,8 @@ def library_sources():
     targets = SIMD_FLAGS if on_x86 else {"portable": []}
     for folder in ("core", "kernels", "kernels/ref", "kernels/cpu"):
         for path in sorted((ROOT / folder).glob("*.cpp")):
+            if path.name.startswith("no_"):  # stands in for CUDA
+                continue
             if not path.name.endswith(".simd.cpp"):
                 have = [f"-DGRADSIEVE_HAVE_TARGET_{target.upper()}=1" for target in targets]
                 yield Source(path, have)
