@@ -33,6 +33,9 @@ struct DeviceLayout {
 struct HookDevice {
   explicit HookDevice(Stream callers);
 
+  [[nodiscard]] Status error() const noexcept {
+    return callers_error.ok() ? progress_error : callers_error;
+  }
   [[nodiscard]] kernels::DeviceStep* step() const noexcept {
     return step_memory.as<kernels::DeviceStep>().data();
   }
@@ -46,7 +49,9 @@ struct HookDevice {
   Buffer received;   ///< what all ranks sent in the exchange that runs
   DeviceExchange* exchange = nullptr;
   std::unique_ptr<StagedExchange> staged;  ///< null where the transport has its own
-  Status error;                            ///< the first launch that failed
+  /// The first launches that failed on the caller's thread and on the progress thread.
+  Status callers_error;
+  Status progress_error;
   bool is_unread = false;  ///< a finished step whose outcome the host does not know yet
 };
 

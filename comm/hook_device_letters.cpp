@@ -39,7 +39,7 @@ Status Hook::Impl::encode_fixed_letter(Parcel& parcel, int round, Letter& letter
     if (written != piece.capacity_bytes)
       return {Code::internal, "a body on a device has another length than planned"};
   }
-  GRADSIEVE_RETURN_IF_ERROR(device->error);
+  GRADSIEVE_RETURN_IF_ERROR(round == 0 ? device->callers_error : device->progress_error);
   seal_fixed(parcel, round, letter, false, {});
   return {};
 }
@@ -82,7 +82,7 @@ Status Hook::Impl::encode_fixed_owned(Parcel& parcel, int round, MassSink& sink)
     sum = sum.subspan(count);
   }
   parcel.undelivered_written = true;
-  GRADSIEVE_RETURN_IF_ERROR(device->error);
+  GRADSIEVE_RETURN_IF_ERROR(device->progress_error);
   seal_fixed(parcel, round, r.owned, true, {});
   return {};
 }
@@ -136,7 +136,7 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
         ctx, round, piece.info, ConstBytes(r.sum).subspan(piece.body_offset, piece.capacity_bytes),
         weight(), parcel.lanes[piece.lane].state(), accumulator(parcel, piece)));
   }
-  return device->error;
+  return device->progress_error;
 }
 
 Status Hook::Impl::shards_on_device(Parcel& parcel, int round) noexcept {
@@ -210,7 +210,7 @@ Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& 
         ctx, round, piece.info, payload.subspan(piece.body_offset, piece.capacity_bytes), factor,
         parcel.lanes[piece.lane].state(), target));
   }
-  return device->error;
+  return device->progress_error;
 }
 
 }  // namespace gradsieve

@@ -118,7 +118,7 @@ ExecContext Hook::Impl::device_context() noexcept {
   ExecContext ctx;
   ctx.backend = Backend::cuda;
   ctx.stream = stream();
-  ctx.device_error = &device->error;
+  ctx.device_error = &device->callers_error;
   ctx.rank = transport->rank();
   ctx.world_size = transport->world_size();
   return ctx;
@@ -191,7 +191,7 @@ void Hook::Impl::upload_device_state() noexcept {
         copy_in_order(stream(), copies, on_device.parcels.data(), on_device.parcels.num_bytes());
   }
   if (status.ok()) status = gradsieve::synchronize(stream());
-  if (!status.ok() && device->error.ok()) device->error = status;
+  if (!status.ok() && device->callers_error.ok()) device->callers_error = status;
   device->is_unread = false;
 }
 
@@ -235,7 +235,7 @@ Status Hook::Impl::begin_on_device() noexcept {
                         {.next = on_device.next_words.as<std::uint64_t const>(),
                          .current = on_device.piece_words.as<std::uint64_t>().data()},
                         on_device.bucket_nonfinite.as<std::uint32_t>());
-    status = device->error;
+    status = device->error();
   }
   outcome = Outcome::none;
   if (!status.ok()) in_step = false;
@@ -306,11 +306,21 @@ void Hook::Impl::resolve_on_device(Parcel& parcel, std::span<float> target) {
     give_back(parcel, values, &words->gives_back);
   }
   add_undelivered(parcel, values, &words->keeps);
-  Status status = device->error;
+  Status status = device->error();
   if (status.ok())
     status = copy_in_order(stream(), copy.data(), target.data(), target.size_bytes());
   if (status.ok()) status = gradsieve::synchronize(stream());
   if (!status.ok()) throw Error(status.code(), status.message());
+}
+
+/// A copy in host memory of what lies where the hook works: for reports, between two steps.
+std::vector<float> Hook::Impl::fetched(std::span<float const> values) const {
+  if (!device) return {values.begin(), values.end()};
+  std::vector<float> copy(values.size());
+  Status status = copy_in_order(stream(), values.data(), copy.data(), values.size_bytes());
+  if (status.ok()) status = gradsieve::synchronize(stream());
+  if (!status.ok()) throw Error(status.code(), status.message());
+  return copy;
 }
 
 // --- its end -------------------------------------------------------------------------------------
@@ -318,9 +328,9 @@ void Hook::Impl::resolve_on_device(Parcel& parcel, std::span<float> target) {
 Status Hook::Impl::finish_on_device(bool well) noexcept {
   ExecContext const ctx = device_context();
   kernels::DeviceStep* const words = device->step();
-  kernels::cast_vote(ctx, well && device->error.ok(), words,
+  kernels::cast_vote(ctx, well && device->error().ok(), words,
                      on_device.parcels.as<kernels::DeviceParcel const>());
-  GRADSIEVE_RETURN_IF_ERROR(device->error);
+  GRADSIEVE_RETURN_IF_ERROR(device->error());
   if (!device->exchange->is_asynchronous()) {
     GRADSIEVE_RETURN_IF_ERROR(fetch_device_state());
     return gradsieve::synchronize(stream());
@@ -330,7 +340,7 @@ Status Hook::Impl::finish_on_device(bool well) noexcept {
   kernels::tally(ctx, words);
   GRADSIEVE_RETURN_IF_ERROR(device->join.record(stream()));
   GRADSIEVE_RETURN_IF_ERROR(device->join.hold(device->caller));
-  return device->error;
+  return device->error();
 }
 
 StepResult Hook::Impl::leave_pending(StepResult result) noexcept {
@@ -368,6 +378,12 @@ void Hook::Impl::take_device_findings(StepResult& result) noexcept {
   for (Parcel& parcel : parcels) {
     kernels::DeviceParcel const& copy = copies[parcel.index];
     parcel.words = copy.words;
+    // Counts are a parcel's there: they stand with its first piece.
+    if (!parcel.rounds.empty() && !parcel.rounds.back().letters[0].pieces.empty()) {
+      Piece& first = parcel.rounds.back().letters[0].pieces[0];
+      first.kept_elements = copy.words.kept_elements;
+      first.overflowed_elements = copy.words.overflowed_elements;
+    }
     parcel.residual_scale = copy.residual_scale;
     parcel.reached = static_cast<Reached>(copy.reached);
     parcel.found_nonfinite = copy.found_nonfinite != 0;
@@ -423,12 +439,12 @@ Status Hook::Impl::refuse_on_device() noexcept {
   if (device->is_unread) {  // then only the device knows whether there is something to refuse
     GRADSIEVE_RETURN_IF_ERROR(fork_device());
     kernels::refuse_step(device_context(), device->step());
-    return device->error;
+    return device->error();
   }
   kernels::refuse_step(device_context(), device->step());
   auto const number = static_cast<std::uint64_t>(Outcome::rolled_back);
   history = mix64(history ^ mix64(4 * step + number));
-  return device->error;
+  return device->error();
 }
 
 Status Hook::Impl::replay(std::uint64_t new_step, float new_loss_scale) noexcept {
@@ -447,7 +463,7 @@ Status Hook::Impl::replay(std::uint64_t new_step, float new_loss_scale) noexcept
   set_device_words(device->caller);
   last_result = {};
   static_cast<void>(leave_pending({}));
-  return device->error;
+  return device->error();
 }
 
 /// The survivors have agreed on the doubtful step; the device learns it before it is used again.

@@ -36,7 +36,8 @@ ExecContext Hook::Impl::context(Parcel& parcel, Workspace& workspace,
   if (device) {
     result.stream = stream();
     result.words = &device_parcel(parcel)->words;
-    result.device_error = &device->error;
+    bool const is_callers = &workspace == &encode_workspace;
+    result.device_error = is_callers ? &device->callers_error : &device->progress_error;
   } else {
     result.words = &parcel.words;
   }

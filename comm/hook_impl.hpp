@@ -145,6 +145,7 @@ struct Hook::Impl : DeviceOwner, Layout {
   void add_undelivered(Parcel& parcel, std::span<float> target,
                        std::uint32_t const* only_if) noexcept;
   void resolve_on_device(Parcel& parcel, std::span<float> target);
+  [[nodiscard]] std::vector<float> fetched(std::span<float const> values) const;
   Status finish_on_device(bool well) noexcept;
   Status fetch_device_state() noexcept;
   void take_device_findings(StepResult& result) noexcept;

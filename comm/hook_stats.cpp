@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ran and what it cost: counters for people and tools.
 #include <cmath>
+#include <limits>
 #include <ostream>
 #include <string>
 
@@ -111,9 +112,9 @@ std::vector<Stats> Hook::tensor_stats() const {
     if (parcel.with_residual) {
       stats.residual_norm = norm(residual(tensor.desc.name));
     } else if (!parcel.scratch.empty() && parcel.reached == Reached::encoded) {
-      stats.dropped_norm =
-          norm(parcel.scratch.subspan(static_cast<std::size_t>(tensor.parcel_offset),
-                                      static_cast<std::size_t>(tensor.desc.num_elements)));
+      stats.dropped_norm = norm(impl_->fetched(
+          parcel.scratch.subspan(static_cast<std::size_t>(tensor.parcel_offset),
+                                 static_cast<std::size_t>(tensor.desc.num_elements))));
     }
     result.push_back(std::move(stats));
   }
@@ -186,11 +187,22 @@ double Hook::Impl::residual_norm() noexcept {
   for (Parcel& parcel : parcels) {
     if (!parcel.with_residual) continue;
     bool const is_next = options.rollback == Rollback::exact && parcel.reached == Reached::encoded;
-    std::span<float const> const values =
-        parcel.residual_dtype != DType::f32 ? std::span<float const>(parcel.scratch)
-                                            : (is_next ? parcel.next : parcel.current).as<float>();
+    std::span<float const> values = parcel.residual_dtype != DType::f32
+                                        ? std::span<float const>(parcel.scratch)
+                                        : (is_next ? parcel.next : parcel.current).as<float>();
+    ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+    std::vector<float> copy;
+    if (device) {
+      try {
+        copy = fetched(values);
+      } catch (...) {
+        return std::numeric_limits<double>::quiet_NaN();
+      }
+      values = copy;
+      ctx = {};  // summed on the host
+    }
     double own = 0.0;
-    kernels::sum_squares(context(parcel, decode_workspace, decode_threads), values, &own);
+    kernels::sum_squares(ctx, values, &own);
     sum += own;
   }
   return std::sqrt(sum);

@@ -2,7 +2,9 @@
 // What a hook on a device promises beside the bits: a bad payload is an error, nothing is allocated
 // in a step, state goes between devices and hosts, streams are respected.
 #include <atomic>
+#include <fstream>
 #include <mutex>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -127,6 +129,55 @@ class CountingMemory final : public MemoryResource {
   MemoryResource& inner_;
   std::atomic<int> num_calls_ = 0;
 };
+
+TEST(HookDevice, StatisticsAreThoseOfTheCpu) {
+  LocalGroup host(2);
+  test::run_ranks(2, [&](Transport& transport) {
+    for (std::string const spec :
+         {"topk(density=0.05) | int8 ; feedback=residual", "topk(density=0.05)", "int8"}) {
+      Layout const layout = one_bucket_each({700, 40});
+      HookRank cpu(host.transport(transport.rank()), options_for(spec), layout);
+      CudaHookRank cuda(transport, options_for(spec), layout);
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        cpu.step(step);
+        EXPECT_TRUE(cuda.attempt(step, heavy_tailed_of).result.committed);
+      }
+      auto const expected = cpu.hook().tensor_stats();
+      auto const actual = cuda.hook().tensor_stats();
+      ASSERT_EQ(actual.size(), expected.size());
+      for (std::size_t t = 0; t < expected.size(); ++t) {
+        EXPECT_EQ(actual[t].spec, expected[t].spec);
+        EXPECT_EQ(actual[t].exchange, expected[t].exchange);
+        EXPECT_EQ(actual[t].kept_elements, expected[t].kept_elements) << spec;
+        EXPECT_EQ(actual[t].residual_norm, expected[t].residual_norm) << spec;
+        EXPECT_EQ(actual[t].dropped_norm, expected[t].dropped_norm) << spec;
+        // By capacity: multiples of 16, and of a two-shot every shard is as long as the longest
+        // (of 700 elements in blocks of 256 that is 444 beside 256).
+        EXPECT_GE(actual[t].wire_bytes, expected[t].wire_bytes) << spec;
+        EXPECT_LE(actual[t].wire_bytes, expected[t].wire_bytes + (spec == "int8" ? 320 : 64));
+      }
+      std::ostringstream text;
+      cuda.hook().describe(text);
+      EXPECT_NE(text.str().find(layout.tensors[1].name), std::string::npos);
+    }
+  });
+}
+
+TEST(HookDevice, MetricsOfAStepAreWritten) {
+  std::string const path = ::testing::TempDir() + "hook_device_metrics.%r.jsonl";
+  ASSERT_EQ(setenv("GRADSIEVE_METRICS", path.c_str(), 1), 0);
+  LocalGroup host(1);
+  {
+    CudaHookRank cuda(host.transport(0), options_for("topk(density=0.05) ; feedback=residual"),
+                      one_bucket_each({700}));
+    EXPECT_TRUE(cuda.attempt(0, heavy_tailed_of).result.committed);
+  }
+  ASSERT_EQ(unsetenv("GRADSIEVE_METRICS"), 0);
+  std::string line;
+  std::getline(std::ifstream(::testing::TempDir() + "hook_device_metrics.0.jsonl"), line);
+  EXPECT_NE(line.find("\"kept_elements\":35"), std::string::npos) << line;
+  EXPECT_NE(line.find("\"residual_norm\":"), std::string::npos) << line;
+}
 
 TEST(HookDevice, AStepTakesNoMemory) {
   test::run_ranks(2, [](Transport& transport) {
