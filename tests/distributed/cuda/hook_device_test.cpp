@@ -151,10 +151,11 @@ TEST(HookDevice, StatisticsAreThoseOfTheCpu) {
         EXPECT_EQ(actual[t].kept_elements, expected[t].kept_elements) << spec;
         EXPECT_EQ(actual[t].residual_norm, expected[t].residual_norm) << spec;
         EXPECT_EQ(actual[t].dropped_norm, expected[t].dropped_norm) << spec;
-        // By capacity: multiples of 16, and of a two-shot every shard is as long as the longest
-        // (of 700 elements in blocks of 256 that is 444 beside 256).
+        // By capacity: multiples of 16; and in a two-shot every letter is as long as that of the
+        // longest shard, here 444 of 700 elements.
+        std::uint64_t const slack = spec == "int8" ? expected[t].wire_bytes / 2 : 64;
         EXPECT_GE(actual[t].wire_bytes, expected[t].wire_bytes) << spec;
-        EXPECT_LE(actual[t].wire_bytes, expected[t].wire_bytes + (spec == "int8" ? 320 : 64));
+        EXPECT_LE(actual[t].wire_bytes, expected[t].wire_bytes + slack) << spec;
       }
       std::ostringstream text;
       cuda.hook().describe(text);
