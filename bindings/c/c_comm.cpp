@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators.
+#include <cstring>
 #include <utility>
+
+#ifdef GRADSIEVE_HAVE_NCCL
+#include "gradsieve/nccl.hpp"
+#endif
 
 #include "bindings/c/guard.hpp"
 #include "bindings/c/handles.hpp"
@@ -17,10 +22,17 @@ struct Limited {
   std::unique_ptr<Transport> outer;
 };
 
+/// NCCL and the transport that it was made over.
+struct NcclOver {
+  std::shared_ptr<Transport> host;
+  std::unique_ptr<Transport> outer;
+};
+
+#ifndef GRADSIEVE_HAVE_NCCL
 [[noreturn]] void refuse_nccl() {
-  throw Error(Code::not_implemented,
-              "this version has no NCCL transport; it has: local, table, mpi");
+  throw Error(Code::not_built, "this build has no NCCL transport; it has: local, table, mpi");
 }
+#endif
 
 }  // namespace
 
@@ -70,11 +82,59 @@ gsvResult_t gsvCommInitMpiFortran(gsvComm_t* comm, int32_t mpi_comm, char const*
   });
 }
 
-gsvResult_t gsvNcclGetUniqueId(void*) { return c::guard(refuse_nccl); }
+#ifdef GRADSIEVE_HAVE_NCCL
 
+gsvResult_t gsvNcclGetUniqueId(void* id) {
+  return c::guard([&] {
+    NcclId const made = make_nccl_id();
+    static_assert(sizeof made.bytes == GSV_NCCL_ID_BYTES);
+    std::memcpy(&c::required(static_cast<char*>(id), "id"), made.bytes.data(), sizeof made.bytes);
+  });
+}
+
+gsvResult_t gsvCommInitNccl(gsvComm_t* comm, int32_t world_size, void const* id, int32_t rank) {
+  return c::guard([&] {
+    c::required(comm, "comm");
+    NcclId known;
+    std::memcpy(known.bytes.data(), &c::required(static_cast<char const*>(id), "id"),
+                sizeof known.bytes);
+    auto made = std::make_unique<gsvComm>();
+    made->transport = make_nccl_transport(known, world_size, rank);
+    *comm = made.release();
+  });
+}
+
+gsvResult_t gsvCommInitNcclOver(gsvComm_t* comm, gsvComm_t host) {
+  return c::guard([&] {
+    c::required(comm, "comm");
+    auto const over = std::make_shared<NcclOver>();
+    over->host = c::required(host, "host").transport;
+    over->outer = make_nccl_transport(*over->host);
+    auto made = std::make_unique<gsvComm>();
+    made->transport = {over, over->outer.get()};
+    *comm = made.release();
+  });
+}
+
+gsvResult_t gsvCommInitNcclBorrowed(gsvComm_t* comm, void* nccl_comm) {
+  return c::guard([&] {
+    c::required(comm, "comm");
+    auto made = std::make_unique<gsvComm>();
+    made->transport = make_nccl_transport(nccl_comm);
+    *comm = made.release();
+  });
+}
+
+#else
+
+gsvResult_t gsvNcclGetUniqueId(void*) { return c::guard(refuse_nccl); }
 gsvResult_t gsvCommInitNccl(gsvComm_t*, int32_t, void const*, int32_t) {
   return c::guard(refuse_nccl);
 }
+gsvResult_t gsvCommInitNcclOver(gsvComm_t*, gsvComm_t) { return c::guard(refuse_nccl); }
+gsvResult_t gsvCommInitNcclBorrowed(gsvComm_t*, void*) { return c::guard(refuse_nccl); }
+
+#endif
 
 gsvResult_t gsvCommInitLimited(gsvComm_t* comm, gsvComm_t inner, double bits_per_second,
                                uint64_t latency_ns) {

@@ -42,11 +42,14 @@ gsvResult_t gsvContextCreate(gsvContext_t* context, gsvContextConfig_t const* co
       made->num_threads =
           static_cast<int>(c::checked_choice(given.num_threads, 4096, "num_threads"));
     gsvBackend_t const backend = c::choice(given.backend, gsvBackendCuda, "backend");
+#ifndef GRADSIEVE_HAVE_CUDA
     if (backend == gsvBackendCuda)
       throw Error(Code::not_built,
                   "the backend is cuda, which this build does not have; it has: "
                   "ref, cpu");
+#endif
     if (backend == gsvBackendRef) made->backend = Backend::ref;
+    if (backend == gsvBackendCuda) made->backend = Backend::cuda;
     made->registry = std::make_shared<Registry>(builtin_registry());
     *context = made.release();
   });

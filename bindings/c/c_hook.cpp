@@ -30,6 +30,7 @@ HookOptions options_of(gsvHookOptions const& given, gsvContext const& context) {
   options.seed = given.seed != 0 ? given.seed : context.seed;
   options.epoch = given.epoch;
   options.backend = context.backend;
+  options.stream = {given.stream};
   options.num_threads =
       given.num_threads != 0
           ? static_cast<int>(c::checked_choice(given.num_threads, 4096, "num_threads"))
@@ -79,6 +80,15 @@ std::vector<BucketDesc> buckets_of(gsvBucketDesc const* buckets, std::uint32_t c
   return result;
 }
 
+Status told(StepResult const& outcome, gsvStepResult_t* result) {
+  gsvStepResult known = GSV_INIT(gsvStepResult);
+  known.committed = outcome.committed ? 1 : 0;
+  known.found_nonfinite = outcome.found_nonfinite ? 1 : 0;
+  known.pending = outcome.pending ? 1 : 0;
+  c::write(known, result, "result");
+  return outcome.status;
+}
+
 }  // namespace
 
 extern "C" {
@@ -90,7 +100,8 @@ gsvResult_t gsvHookCreate(gsvHook_t* hook, gsvComm_t comm, gsvHookOptions_t cons
     gsvContext const& ctx = c::required(context, "context");
     std::shared_ptr<Transport> const transport = c::required(comm, "comm").transport;
     gsvHookOptions const given = c::read(&c::required(options, "options"), "options");
-    *hook = new gsvHook{transport, ctx.registry, Hook(*transport, options_of(given, ctx)), {}};
+    *hook = new gsvHook{
+        transport, ctx.registry, ctx.backend, Hook(*transport, options_of(given, ctx)), {}};
   });
 }
 
@@ -116,13 +127,17 @@ gsvResult_t gsvHookBegin(gsvHook_t hook, uint64_t step, float loss_scale) {
 }
 
 gsvResult_t gsvHookReduce(gsvHook_t hook, uint32_t bucket, void* gradient, uint64_t count,
-                          gsvDtype_t dtype, gsvStream_t, gsvEvent_t* event) {
+                          gsvDtype_t dtype, gsvStream_t stream, gsvEvent_t* event) {
   return c::guard([&]() -> Status {
     if (count != 0) c::required(static_cast<char*>(gradient), "gradient");
-    TensorView const view(gradient, count, c::dtype_of(dtype));
+    gsvHook& target = c::required(hook, "hook");
+    bool const on_device = target.backend == Backend::cuda;
+    TensorView const view(gradient, count, c::dtype_of(dtype),
+                          on_device ? Device::cuda : Device::host);
     gsvEvent& out = c::required(event, "event");
+    if (on_device) GRADSIEVE_RETURN_IF_ERROR(target.hook.set_stream({stream}));
     Event started;
-    Status const status = c::required(hook, "hook").hook.reduce(bucket, view, started);
+    Status const status = target.hook.reduce(bucket, view, started);
     out = {started.step, started.bucket, 0};
     return status;
   });
@@ -138,13 +153,24 @@ gsvResult_t gsvHookWait(gsvHook_t hook, gsvEvent_t const* event) {
 gsvResult_t gsvHookFinish(gsvHook_t hook, gsvStepResult_t* result) {
   return c::guard([&] {
     c::required(result, "result");
-    StepResult const finished = c::required(hook, "hook").hook.finish();
-    gsvStepResult known = GSV_INIT(gsvStepResult);
-    known.committed = finished.committed ? 1 : 0;
-    known.found_nonfinite = finished.found_nonfinite ? 1 : 0;
-    c::write(known, result, "result");
-    return finished.status;
+    return told(c::required(hook, "hook").hook.finish(), result);
   });
+}
+
+gsvResult_t gsvHookSynchronize(gsvHook_t hook, gsvStepResult_t* result) {
+  return c::guard([&] {
+    c::required(result, "result");
+    return told(c::required(hook, "hook").hook.synchronize(), result);
+  });
+}
+
+gsvResult_t gsvHookReplay(gsvHook_t hook, uint64_t step, float loss_scale) {
+  return c::guard([&] { return c::required(hook, "hook").hook.replay(step, loss_scale); });
+}
+
+gsvResult_t gsvHookCommittedWord(gsvHook_t hook, uint32_t const** word) {
+  return c::guard(
+      [&] { c::required(word, "word") = c::required(hook, "hook").hook.committed_word(); });
 }
 
 gsvResult_t gsvHookRefuse(gsvHook_t hook) {

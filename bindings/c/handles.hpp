@@ -24,6 +24,7 @@ struct gsvComm {
 struct gsvHook {
   std::shared_ptr<gradsieve::Transport> transport;
   std::shared_ptr<gradsieve::Registry const> registry;
+  gradsieve::Backend backend = gradsieve::Backend::cpu;
   gradsieve::Hook hook;
   std::vector<gradsieve::Stats> stats;  ///< what the last answer's strings point into
 };

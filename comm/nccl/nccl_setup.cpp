@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl/nccl_setup.hpp"
 
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -148,6 +149,37 @@ void require(Verdict const& verdict, Readiness const& readiness) {
 }
 
 }  // namespace
+
+NcclId make_nccl_id() {
+  ncclUniqueId made = {};
+  if (nccl_api().get_unique_id(&made) != ncclSuccess)
+    throw Error(Code::transport_error, "make_nccl_id: NCCL gives no id");
+  NcclId id;
+  static_assert(sizeof made == sizeof id.bytes);
+  std::memcpy(id.bytes.data(), &made, sizeof made);
+  return id;
+}
+
+std::unique_ptr<NcclCommunicator> make_communicator(NcclId const& id, int world_size, int rank,
+                                                    NcclOptions options) {
+  if (world_size < 1 || rank < 0 || rank >= world_size)
+    fail(Code::invalid_argument, "rank " + std::to_string(rank) + " of " +
+                                     std::to_string(world_size) +
+                                     "; expected a rank below the number of ranks");
+  Readiness const readiness = look_around();
+  require({}, readiness);
+  NcclApi const& api = *readiness.api;
+  ncclUniqueId unique = {};
+  std::memcpy(&unique, id.bytes.data(), sizeof unique);
+  ncclComm_t const handle =
+      make_handle(api, readiness.device, options.deadline, "ncclCommInitRankConfig",
+                  [&api, unique, world_size, rank](ncclComm_t* made) {
+                    ncclConfig_t config = blocking_config();
+                    return api.comm_init_rank_config(made, world_size, unique, rank, &config);
+                  });
+  return std::make_unique<NcclCommunicator>(api, handle, NcclCommunicator::Ownership::owned,
+                                            options.call_deadline);
+}
 
 std::unique_ptr<NcclCommunicator> make_communicator(Transport& host, NcclOptions options) {
   Readiness const readiness = look_around();

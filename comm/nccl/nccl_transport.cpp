@@ -64,6 +64,13 @@ std::unique_ptr<Transport> make_nccl_transport(Transport& host, NcclOptions opti
   return std::make_unique<NcclTransport>(host, make_communicator(host, options));
 }
 
+std::unique_ptr<Transport> make_nccl_transport(NcclId const& id, int world_size, int rank,
+                                               NcclOptions options) {
+  auto communicator = make_communicator(id, world_size, rank, options);
+  auto messages = std::make_unique<NcclMessages>(*communicator, options);
+  return std::make_unique<NcclTransport>(std::move(messages), std::move(communicator));
+}
+
 std::unique_ptr<Transport> make_nccl_transport(void* nccl_comm, NcclOptions options) {
   if (nccl_comm == nullptr)
     throw Error(Code::invalid_argument, "make_nccl_transport: expected an ncclComm_t, got null");

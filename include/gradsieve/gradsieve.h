@@ -189,10 +189,18 @@ typedef gsvResult_t (*gsvTransportModule_t)(void const* communicator, int32_t is
                                             uint64_t capacity);
 
 #define GSV_NCCL_ID_BYTES 128
-/// NCCL, by an id that one rank makes and tells the others. Reserved: gsvNotImplemented.
+/// NCCL, opened when the first of these is called (GRADSIEVE_NCCL_LIBRARY names another one than
+/// libnccl.so.2), each rank on the CUDA device that is current in its thread. gsvNotBuilt in a build
+/// without it, gsvUnsupported where it cannot be opened.
+/// By an id [GSV_NCCL_ID_BYTES] that one rank makes and brings to the others. Collective.
 GSV_API gsvResult_t gsvNcclGetUniqueId(void* id);
 GSV_API gsvResult_t gsvCommInitNccl(gsvComm_t* comm, int32_t world_size, void const* id,
                                     int32_t rank);
+/// Of the ranks of `host`, which carries the id, handshakes and roll calls; better than an id where
+/// there is one, because it can name a rank that is gone. Kept alive by `comm`. Collective.
+GSV_API gsvResult_t gsvCommInitNcclOver(gsvComm_t* comm, gsvComm_t host);
+/// On an ncclComm_t of the caller's, who keeps it and destroys it after `comm`. Collective.
+GSV_API gsvResult_t gsvCommInitNcclBorrowed(gsvComm_t* comm, void* nccl_comm);
 /// A slow network around `inner`: a message occupies this rank's outgoing link for latency plus
 /// bytes ÷ rate. 0 bits per second: no limit.
 GSV_API gsvResult_t gsvCommInitLimited(gsvComm_t* comm, gsvComm_t inner, double bits_per_second,
@@ -328,6 +336,7 @@ typedef struct gsvHookOptions {
   uint64_t vote_deadline_ms;      ///< longer than the exchange's; 0: twice that
   uint32_t no_progress_thread;    ///< 1: exchanges run in wait and finish
   uint32_t strict;                ///< 1: a step fails if what ran is not what was configured
+  gsvStream_t stream;             ///< of the caller, with a context of backend cuda; NULL: default
 } gsvHookOptions_t;
 
 /// A reduction under way.
@@ -341,7 +350,7 @@ typedef struct gsvStepResult {
   uint32_t struct_size;
   uint32_t committed;        ///< 1: results may be used
   uint32_t found_nonfinite;  ///< 1: on some rank; the step was rolled back
-  uint32_t reserved;
+  uint32_t pending;  ///< 1: the outcome is on the device and not known here: gsvHookSynchronize
 } gsvStepResult_t;
 
 /// Gradient exchange for one model on one rank. Every call is made in the same order on all ranks:
@@ -363,6 +372,8 @@ GSV_API gsvResult_t gsvHookSetRules(gsvHook_t hook, gsvRule_t const* rules, uint
 /// step are this multiple of the true ones.
 GSV_API gsvResult_t gsvHookBegin(gsvHook_t hook, uint64_t step, float loss_scale);
 /// Starts the reduction of a bucket, in place: local gradients in, the mean out, valid after wait.
+/// With a context of backend cuda the gradient is device memory, complete in the order of `stream`,
+/// which is the caller's from then on: wait and finish make it wait, not the host.
 GSV_API gsvResult_t gsvHookReduce(gsvHook_t hook, uint32_t bucket, void* gradient, uint64_t count,
                                   gsvDtype_t dtype, gsvStream_t stream, gsvEvent_t* event);
 /// Waits for a bucket; the result of its exchange. May be called beside gsvHookReduce.
@@ -370,6 +381,12 @@ GSV_API gsvResult_t gsvHookWait(gsvHook_t hook, gsvEvent_t const* event);
 /// Waits for all buckets, then votes. Only if `committed` may the optimizer read the results.
 /// gsvSuccess: all ranks know the outcome.
 GSV_API gsvResult_t gsvHookFinish(gsvHook_t hook, gsvStepResult_t* result);
+/// Waits for the outcome of the last finished step, where that was pending.
+GSV_API gsvResult_t gsvHookSynchronize(gsvHook_t hook, gsvStepResult_t* result);
+/// Before each launch of a CUDA graph that begin … finish were captured in: it is this step then.
+GSV_API gsvResult_t gsvHookReplay(gsvHook_t hook, uint64_t step, float loss_scale);
+/// Device word that is 1, in stream order, if the last finished step is committed; NULL on the CPU.
+GSV_API gsvResult_t gsvHookCommittedWord(gsvHook_t hook, uint32_t const** word);
 /// Undoes a committed step before the next begin (a loss scaler that skips). All ranks.
 GSV_API gsvResult_t gsvHookRefuse(gsvHook_t hook);
 /// After gsvInDoubt: commits if any survivor committed, else rolls back. With another communicator

@@ -154,6 +154,13 @@ class Comm {
     return Comm(handle);
   }
 
+  /// NCCL among the ranks of `host`, each on its current device.
+  [[nodiscard]] static Comm nccl(Comm const& host) {
+    gsvComm_t handle = nullptr;
+    check(gsvCommInitNcclOver(&handle, host.get()));
+    return Comm(handle);
+  }
+
   [[nodiscard]] gsvComm_t get() const noexcept { return handle_.get(); }
   [[nodiscard]] std::int32_t rank() const {
     std::int32_t rank = 0;
@@ -194,6 +201,7 @@ struct Failure {
 struct Outcome {
   bool committed = false;
   bool found_nonfinite = false;
+  bool pending = false;  ///< on a device, and not known here: Hook::synchronize()
 };
 
 /// Gradient exchange for one model on one rank: see gradsieve.h.
@@ -255,7 +263,21 @@ class Hook {
   [[nodiscard]] Outcome finish() {
     gsvStepResult_t result = GSV_INIT(gsvStepResult_t);
     check(gsvHookFinish(get(), &result));
-    return {result.committed != 0, result.found_nonfinite != 0};
+    return {result.committed != 0, result.found_nonfinite != 0, result.pending != 0};
+  }
+  [[nodiscard]] Outcome synchronize() {
+    gsvStepResult_t result = GSV_INIT(gsvStepResult_t);
+    check(gsvHookSynchronize(get(), &result));
+    return {result.committed != 0, result.found_nonfinite != 0, result.pending != 0};
+  }
+  /// Before each launch of a graph that a step was captured in.
+  void replay(std::uint64_t step, float loss_scale = 1.0F) {
+    check(gsvHookReplay(get(), step, loss_scale));
+  }
+  [[nodiscard]] std::uint32_t const* committed_word() const {
+    std::uint32_t const* word = nullptr;
+    check(gsvHookCommittedWord(get(), &word));
+    return word;
   }
   void refuse() { check(gsvHookRefuse(get())); }
   void recover(Comm const& comm) { check(gsvHookRecover(get(), comm.get())); }

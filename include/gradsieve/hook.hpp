@@ -160,7 +160,7 @@ class Hook {
   /// returns it. On the CPU, and over transports without stream order, finish() has waited already.
   StepResult synchronize() noexcept;
 
-  /// backend=cuda, between steps: the caller's stream from now on.
+  /// backend=cuda: the caller's stream from now on. Between steps, or for the next reduce.
   Status set_stream(Stream stream) noexcept;
 
   /// backend=cuda over a transport in stream order: to be called on the host before each launch of

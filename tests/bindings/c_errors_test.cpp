@@ -244,13 +244,36 @@ TEST(CFailureTest, C74AForkedChildIsToldSo) {
 TEST(CFailureTest, WhatIsNotBuiltSaysSo) {
   gsvComm_t comm = nullptr;
   char id[GSV_NCCL_ID_BYTES];
-  EXPECT_EQ(gsvNcclGetUniqueId(id), gsvNotImplemented);
-  EXPECT_EQ(gsvCommInitNccl(&comm, 2, id, 0), gsvNotImplemented);
-  EXPECT_TRUE(says("NCCL")) << gsvGetLastError();
+  if (gsvNcclGetUniqueId(id) != gsvSuccess) {  // a build without it, or no library to open
+    EXPECT_TRUE(says("NCCL")) << gsvGetLastError();
+    EXPECT_NE(gsvCommInitNccl(&comm, 2, id, 0), gsvSuccess);
+    EXPECT_TRUE(says("NCCL")) << gsvGetLastError();
+  }
+  EXPECT_NE(gsvCommInitNcclOver(&comm, nullptr), gsvSuccess);
+  EXPECT_NE(gsvCommInitNcclBorrowed(&comm, nullptr), gsvSuccess);
+  EXPECT_EQ(comm, nullptr);
   gsvContextConfig_t config = GSV_INIT(gsvContextConfig_t);
   config.backend = gsvBackendCuda;
   gsvContext_t context = nullptr;
-  EXPECT_EQ(gsvContextCreate(&context, &config), gsvNotBuilt);
+  if (gsvContextCreate(&context, &config) != gsvSuccess) {
+    EXPECT_TRUE(says("cuda")) << gsvGetLastError();
+    return;
+  }
+  // A build with CUDA: a hook finds that there is no device.
+  ContextPtr const owned(context);
+  gsvRule_t rule = GSV_INIT(gsvRule_t);
+  rule.spec = "int8";
+  gsvHookOptions_t options = GSV_INIT(gsvHookOptions_t);
+  options.rules = &rule;
+  options.num_rules = 1;
+  gsvHook_t hook = nullptr;
+  gsvResult_t const made = gsvHookCreate(&hook, make_local_comms(1)[0].get(), &options, context);
+  if (made == gsvSuccess) {
+    gsvHookDestroy(hook);
+    GTEST_SKIP() << "there is a CUDA device";
+  }
+  EXPECT_EQ(made, gsvDeviceError);
+  EXPECT_TRUE(says("CUDA")) << gsvGetLastError();
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 // time: not in gradsieve.hpp.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 
 #include "gradsieve/transport.hpp"
@@ -44,6 +46,17 @@ struct NcclOptions {
 ///             timeout if a rank does not come, peer_failed where it was another rank's fault.
 [[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(Transport& host,
                                                              NcclOptions options = {});
+
+/// What ranks that have no host transport need to find each other.
+struct NcclId {
+  std::array<std::byte, 128> bytes = {};
+};
+/// Made by one rank, which brings it to the others by ways of its own. Throws Error(unsupported).
+[[nodiscard]] NcclId make_nccl_id();
+/// A communicator of its own among the ranks that have this id, each on its current device; send()
+/// and receive() as on a borrowed communicator, below. Collective, up to options.deadline.
+[[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(NcclId const& id, int world_size,
+                                                             int rank, NcclOptions options = {});
 
 /// The same on a communicator that is there already: `nccl_comm` is an ncclComm_t, blocking or not,
 /// of the NCCL library that this process has open. It stays its owner's and has to outlive the
