@@ -190,9 +190,9 @@ typedef gsvResult_t (*gsvTransportModule_t)(void const* communicator, int32_t is
 
 #define GSV_NCCL_ID_BYTES 128
 /// NCCL, opened when the first of these is called (GRADSIEVE_NCCL_LIBRARY names another one than
-/// libnccl.so.2), each rank on the CUDA device that is current in its thread. gsvNotBuilt in a build
-/// without it, gsvUnsupported where it cannot be opened.
-/// By an id [GSV_NCCL_ID_BYTES] that one rank makes and brings to the others. Collective.
+/// libnccl.so.2), each rank on the CUDA device that is current in its thread. gsvNotBuilt in a
+/// build without it, gsvUnsupported where it cannot be opened. By an id [GSV_NCCL_ID_BYTES] that
+/// one rank makes and brings to the others. Collective.
 GSV_API gsvResult_t gsvNcclGetUniqueId(void* id);
 GSV_API gsvResult_t gsvCommInitNccl(gsvComm_t* comm, int32_t world_size, void const* id,
                                     int32_t rank);
