@@ -3,23 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
-#include "tests/nccl/nccl_ranks.hpp"
-#include "tests/support/mpi_runner.hpp"
+#include "tests/nccl/mpi_devices.hpp"
 
 namespace gradsieve::testing {
 namespace {
 
-class HookProcesses : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    int num_ranks = 0;
-    int rank = 0;
-    MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (!has_devices(num_ranks)) GTEST_SKIP() << "skipped: needs " << num_ranks << " CUDA devices";
-    require(cudaSetDevice(rank));
-  }
-};
+class HookProcesses : public MpiDevices, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(HookProcesses, OverNcclAsOnTheCpu) {
   test::run_mpi_rank([&](Transport& host) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A hook whose payloads travel over NCCL: beside one on the CPU, step by step, and as a graph that
 // is captured once and replayed.
+#include <barrier>
+
 #include <gtest/gtest.h>
 
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
@@ -103,6 +105,28 @@ TEST_P(HookNcclFailures, ARankThatStopsIsATimeoutOnTheOthers) {
         << code_name(code);
     EXPECT_FALSE(result.committed);
     EXPECT_EQ(rank.hook().begin(3).code(), Code::in_doubt);
+  });
+}
+
+TEST_P(HookNcclFailures, AnAbortedCommunicatorEndsTheStep) {
+  if (!streams_are_lazy()) GTEST_SKIP() << "needs CUDASIM_STREAMS=lazy";
+  std::barrier all_know(GetParam());  // or a rank may hear of the abort before its first outcome
+  run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+    auto const device = make_nccl_transport(bootstrap);
+    CudaHookRank rank(*device, impatient("int8 ; feedback=residual"), one_bucket_each({500}));
+    EXPECT_TRUE(rank.attempt(0, heavy_tailed_of).result.committed);
+    all_know.arrive_and_wait();
+    Deadline const begin = Clock::now();
+    if (bootstrap.rank() == 0) device->abort();
+    HookRank::Attempt const attempt = rank.attempt(1, heavy_tailed_of);
+    EXPECT_LT(Clock::now() - begin, kPatience + kSlack);
+    EXPECT_FALSE(attempt.result.committed);
+    Code const code = attempt.result.status.code();
+    EXPECT_TRUE(code == Code::aborted || code == Code::peer_failed || code == Code::timeout)
+        << code_name(code);
+    if (bootstrap.rank() == 0) {
+      EXPECT_EQ(code, Code::aborted);
+    }
   });
 }
 

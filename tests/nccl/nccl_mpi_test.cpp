@@ -3,22 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "comm/nccl/nccl_setup.hpp"
+#include "tests/nccl/mpi_devices.hpp"
 #include "tests/nccl/nccl_checks.hpp"
-#include "tests/support/mpi_runner.hpp"
 
 namespace gradsieve::testing {
 namespace {
 
-class NcclOverMpi : public ::testing::Test {
+class NcclOverMpi : public MpiDevices {
  protected:
-  void SetUp() override {
-    int num_ranks = 0;
-    int rank = 0;
-    MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (!has_devices(num_ranks)) GTEST_SKIP() << "skipped: needs " << num_ranks << " CUDA devices";
-    require(cudaSetDevice(rank));
-  }
   static void on_this_rank(void (*check)(NcclRank&)) {
     test::run_mpi_rank([&](Transport& host) {
       NcclRank rank(host);
