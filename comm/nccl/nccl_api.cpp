@@ -44,7 +44,6 @@ NcclApi table_of(void* library) {
   need(library, "ncclGetLastError", api.get_last_error);
   need(library, "ncclCommInitRankConfig", api.comm_init_rank_config);
   need(library, "ncclCommSplit", api.comm_split);
-  need(library, "ncclCommFinalize", api.comm_finalize);
   need(library, "ncclCommDestroy", api.comm_destroy);
   need(library, "ncclCommAbort", api.comm_abort);
   need(library, "ncclCommGetAsyncError", api.comm_get_async_error);

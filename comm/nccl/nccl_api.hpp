@@ -27,7 +27,6 @@ struct NcclApi {
   decltype(&::ncclGetLastError) get_last_error = nullptr;
   decltype(&::ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   decltype(&::ncclCommSplit) comm_split = nullptr;
-  decltype(&::ncclCommFinalize) comm_finalize = nullptr;
   decltype(&::ncclCommDestroy) comm_destroy = nullptr;
   decltype(&::ncclCommAbort) comm_abort = nullptr;
   decltype(&::ncclCommGetAsyncError) comm_get_async_error = nullptr;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -32,7 +33,9 @@ class DeviceScope {
 /// Calls on it come one after another, in the same order on all ranks; check() and abort() come
 /// from any thread at any time. A communicator of our own is a blocking one, because a
 /// non-blocking one starts a thread for every call; so a call may stay in NCCL until the ranks it
-/// has to connect are there. A watchdog aborts the communicator when that takes too long.
+/// has to connect are there. A thread, the keeper, aborts the communicator when that takes too
+/// long. It is also the one who ends it: NCCL does not return from that before all CUDA graphs that
+/// captured the communicator are destroyed, and the keeper can be left behind.
 class NcclCommunicator {
  public:
   enum class Ownership : std::uint8_t { borrowed, owned };
@@ -40,25 +43,26 @@ class NcclCommunicator {
   /// Throws Error if the communicator does not answer.
   NcclCommunicator(NcclApi const& api, ncclComm_t handle, Ownership ownership,
                    std::chrono::milliseconds deadline);
+  /// Waits for the end of the communicator, for as long as a call may last.
   ~NcclCommunicator();
   NcclCommunicator(NcclCommunicator const&) = delete;
   NcclCommunicator& operator=(NcclCommunicator const&) = delete;
 
-  [[nodiscard]] NcclApi const& api() const noexcept { return api_; }
-  [[nodiscard]] ncclComm_t handle() const noexcept { return handle_; }
+  [[nodiscard]] NcclApi const& api() const noexcept { return shared_->api; }
+  [[nodiscard]] ncclComm_t handle() const noexcept { return shared_->handle; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int world_size() const noexcept { return world_size_; }
-  [[nodiscard]] int device() const noexcept { return device_; }
+  [[nodiscard]] int device() const noexcept { return shared_->device; }
 
   /// call(handle), with the communicator's device current.
   template <typename Call>
   Status run(Call const& call) noexcept {
-    Visit const visit(*this, true);
+    Visit const visit(*shared_, true);
     if (!visit.entered()) return aborted_status();
-    DeviceScope const scope(device_);
+    DeviceScope const scope(device());
     if (!scope.ok())
       return {Code::device_error, "the communicator's device cannot be made current"};
-    return settle(call(handle_));
+    return settle(call(handle()));
   }
 
   /// How long a call may last from now on.
@@ -71,52 +75,50 @@ class NcclCommunicator {
   void abort() noexcept;
 
  private:
+  /// What the keeper needs, also when it is left behind.
+  struct Shared {
+    NcclApi api;
+    ncclComm_t handle = nullptr;
+    int device = 0;
+
+    std::mutex mutex;  ///< of what follows; never held inside the library
+    std::condition_variable changed;
+    std::chrono::milliseconds deadline{0};
+    int visitors = 0;
+    int watched_visitors = 0;
+    Clock::time_point call_began = {};
+    bool aborted = false;
+    bool late = false;  ///< it was the keeper who aborted
+    bool ending = false;
+    bool closed = false;  ///< the handle is no more
+  };
+
   /// A thread inside the library: the handle lives as long as it is there.
   class Visit {
    public:
-    Visit(NcclCommunicator& communicator, bool watched) noexcept
-        : communicator_(communicator), watched_(watched), entered_(communicator.enter(watched)) {}
-    ~Visit() {
-      if (entered_) communicator_.leave(watched_);
-    }
+    Visit(Shared& shared, bool watched) noexcept;
+    ~Visit();
     Visit(Visit const&) = delete;
     Visit& operator=(Visit const&) = delete;
     [[nodiscard]] bool entered() const noexcept { return entered_; }
 
    private:
-    NcclCommunicator& communicator_;
+    Shared& shared_;
     bool watched_;
     bool entered_;
   };
 
-  [[nodiscard]] bool enter(bool watched) noexcept;
-  void leave(bool watched) noexcept;
+  static void keep(Shared& shared) noexcept;
   [[nodiscard]] Status settle(ncclResult_t result) noexcept;
   [[nodiscard]] ncclResult_t outcome_by_now() noexcept;
   [[nodiscard]] Deadline call_deadline() noexcept;
   [[nodiscard]] bool is_aborted() noexcept;
   [[nodiscard]] Status aborted_status() noexcept;
-  void abort(std::unique_lock<std::mutex>& lock) noexcept;
-  void watch() noexcept;
-  [[nodiscard]] bool finalize() noexcept;
 
-  NcclApi api_;
-  ncclComm_t handle_;
-  Ownership ownership_;
+  std::shared_ptr<Shared> shared_;
   int rank_ = 0;
   int world_size_ = 1;
-  int device_ = 0;
-
-  std::mutex mutex_;  ///< of what follows; never held inside the library
-  std::condition_variable changed_;
-  std::chrono::milliseconds deadline_;
-  int visitors_ = 0;
-  int watched_visitors_ = 0;
-  Clock::time_point call_began_ = {};
-  bool aborted_ = false;
-  bool late_ = false;  ///< it was the watchdog who aborted
-  bool ending_ = false;
-  std::thread watchdog_;
+  std::thread keeper_;  ///< of an owned communicator
 };
 
 }  // namespace gradsieve

@@ -40,7 +40,8 @@ struct NcclOptions {
 /// Counters:   bytes handed to NCCL for other ranks, beside those of send(): all_gather
 ///             own · (P − 1), all_to_all the P − 1 other parts, a reduction elements · width.
 /// Lifetime:   destroy it on all ranks, as NCCL may wait for them there, up to call_deadline; after
-///             abort() or an error it waits for nobody.
+///             abort() or an error it waits for nobody. Destroy the CUDA graphs that captured its
+///             exchanges before: until then NCCL keeps a communicator, also one that was aborted.
 /// Errors:     throws Error, on all ranks if on one: unsupported if NCCL cannot be opened or is too
 ///             old, device_error if there is no CUDA device, mismatch if versions of NCCL differ,
 ///             timeout if a rank does not come, peer_failed where it was another rank's fault.
