@@ -16,6 +16,10 @@ struct ParcelsPolicy {
 struct HeaderPolicy {
   static constexpr unsigned threads = sizeof(PayloadHeader), min_blocks = 1;
 };
+/// A few words in an order: nothing to share.
+struct WordsPolicy {
+  static constexpr unsigned threads = 1, min_blocks = 1;
+};
 struct FillPolicy {
   static constexpr unsigned threads = 256, items_per_thread = 4, min_blocks = 4;
 };
@@ -26,8 +30,9 @@ struct WordBlock {
   std::uint64_t words[kWordsPerLaunch];
 };
 
-__global__ void set_step_kernel(std::uint64_t number, std::uint64_t attempt, float loss_scale,
-                                DeviceStep* step) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    set_step_kernel(std::uint64_t number, std::uint64_t attempt, float loss_scale,
+                    DeviceStep* step) {
   step->next_step = number;
   step->next_attempt = attempt;
   step->next_loss_scale = loss_scale;
@@ -125,7 +130,8 @@ __device__ void keep_nonfinite(LetterCheck const& check, std::int32_t rank) {
   }
 }
 
-__global__ void open_letter_kernel(LetterCheck const check, PayloadHeader const* payload) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    open_letter_kernel(LetterCheck const check, PayloadHeader const* payload) {
   PayloadHeader const header = *payload;
   PayloadHeader const& expected = check.expected;
   auto const rank = static_cast<std::int32_t>(expected.rank);
@@ -157,8 +163,9 @@ __global__ void open_letter_kernel(LetterCheck const check, PayloadHeader const*
   if ((header.flags & kFlagNonFinite) != 0) keep_nonfinite(check, rank);
 }
 
-__global__ void write_lanes_kernel(bool failed, float rank, DeviceStep const* step,
-                                   DeviceParcel* parcel, std::uint32_t reached, float* lanes) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    write_lanes_kernel(bool failed, float rank, DeviceStep const* step, DeviceParcel* parcel,
+                       std::uint32_t reached, float* lanes) {
   bool const has_failed = failed || (parcel->words.flags & kStepCorrupt) != 0;
   bool const nonfinite = (parcel->words.flags & kStepNonFinite) != 0;
   lanes[0] = has_failed ? 1.0F : 0.0F;
@@ -175,7 +182,8 @@ __device__ std::int32_t only_rank(float number, float ranks, int world_size) {
   return number == 1.0F && is_rank ? static_cast<std::int32_t>(ranks) : -1;
 }
 
-__global__ void read_lanes_kernel(LetterCheck const check, int world_size, float const* lanes) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    read_lanes_kernel(LetterCheck const check, int world_size, float const* lanes) {
   if (lanes[0] != 0.0F) {
     return keep_failure(check, Code::peer_failed, only_rank(lanes[0], lanes[1], world_size),
                         FailedField::status);
@@ -251,16 +259,19 @@ __device__ void end_step(DeviceStep* step, DeviceOutcome outcome) {
   step->history = mix64(step->history ^ mix64(4 * step->step + static_cast<unsigned>(outcome)));
 }
 
-__global__ void tally_kernel(DeviceStep* step) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    tally_kernel(DeviceStep* step) {
   bool const all = step->least == step->step + 1;
   end_step(step, all ? DeviceOutcome::committed : DeviceOutcome::rolled_back);
 }
 
-__global__ void set_outcome_kernel(DeviceOutcome outcome, DeviceStep* step) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    set_outcome_kernel(DeviceOutcome outcome, DeviceStep* step) {
   end_step(step, outcome);
 }
 
-__global__ void refuse_step_kernel(DeviceStep* step) {
+__global__ void __launch_bounds__(WordsPolicy::threads, WordsPolicy::min_blocks)
+    refuse_step_kernel(DeviceStep* step) {
   if (step->outcome != DeviceOutcome::committed) return;
   step->committed_attempt = step->committed_attempt_before;
   end_step(step, DeviceOutcome::rolled_back);
@@ -270,7 +281,7 @@ __global__ void refuse_step_kernel(DeviceStep* step) {
 
 void set_step(ExecContext const& ctx, std::uint64_t step, std::uint64_t attempt, float loss_scale,
               DeviceStep* device_step) noexcept {
-  launch(ctx, 1, 1, 0, set_step_kernel, step, attempt, loss_scale, device_step);
+  launch(ctx, 1, WordsPolicy::threads, 0, set_step_kernel, step, attempt, loss_scale, device_step);
 }
 
 void set_words(ExecContext const& ctx, std::span<std::uint64_t const> values,
@@ -307,17 +318,18 @@ void seal_letter(ExecContext const& ctx, PayloadHeader const& header, std::uint6
 
 void open_letter(ExecContext const& ctx, LetterCheck const& check,
                  std::byte const* payload) noexcept {
-  launch(ctx, 1, 1, 0, open_letter_kernel, check, reinterpret_cast<PayloadHeader const*>(payload));
+  launch(ctx, 1, WordsPolicy::threads, 0, open_letter_kernel, check,
+         reinterpret_cast<PayloadHeader const*>(payload));
 }
 
 void write_lanes(ExecContext const& ctx, bool failed, DeviceStep const* step, DeviceParcel* parcel,
                  std::uint32_t reached, float* lanes) noexcept {
-  launch(ctx, 1, 1, 0, write_lanes_kernel, failed, static_cast<float>(ctx.rank), step, parcel,
-         reached, lanes);
+  launch(ctx, 1, WordsPolicy::threads, 0, write_lanes_kernel, failed, static_cast<float>(ctx.rank),
+         step, parcel, reached, lanes);
 }
 
 void read_lanes(ExecContext const& ctx, LetterCheck const& check, float const* lanes) noexcept {
-  launch(ctx, 1, 1, 0, read_lanes_kernel, check, ctx.world_size, lanes);
+  launch(ctx, 1, WordsPolicy::threads, 0, read_lanes_kernel, check, ctx.world_size, lanes);
 }
 
 void fill_if(ExecContext const& ctx, std::uint32_t const* word, bool with_nan,
@@ -350,15 +362,15 @@ void cast_vote(ExecContext const& ctx, bool host_is_well, DeviceStep* step,
 }
 
 void tally(ExecContext const& ctx, DeviceStep* step) noexcept {
-  launch(ctx, 1, 1, 0, tally_kernel, step);
+  launch(ctx, 1, WordsPolicy::threads, 0, tally_kernel, step);
 }
 
 void set_outcome(ExecContext const& ctx, DeviceOutcome outcome, DeviceStep* step) noexcept {
-  launch(ctx, 1, 1, 0, set_outcome_kernel, outcome, step);
+  launch(ctx, 1, WordsPolicy::threads, 0, set_outcome_kernel, outcome, step);
 }
 
 void refuse_step(ExecContext const& ctx, DeviceStep* step) noexcept {
-  launch(ctx, 1, 1, 0, refuse_step_kernel, step);
+  launch(ctx, 1, WordsPolicy::threads, 0, refuse_step_kernel, step);
 }
 
 }  // namespace gradsieve::kernels

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "gradsieve/exchange.hpp"
+
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
 #include "tests/nccl/nccl_ranks.hpp"
 
@@ -62,6 +64,34 @@ TEST_P(HookNccl, AGraphReplaysSteps) {
       return check_graph_like_cpu(device, host, c);
     })) << spec;
     if (is_quick_subset()) break;
+  }
+}
+
+// Given indices are host memory, and go where the transport's messages go: over the host transport,
+// or over NCCL itself where an id is all that the ranks have.
+TEST_P(HookNccl, GivenIndicesAreAddedInRankOrder) {
+  NcclId const id = make_nccl_id();
+  for (bool const by_id : {false, true}) {
+    run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+      int const own = bootstrap.rank();
+      auto const device =
+          by_id ? make_nccl_transport(id, GetParam(), own) : make_nccl_transport(bootstrap);
+      std::vector<std::uint64_t> const indices = {7, 100 + static_cast<std::uint64_t>(own)};
+      std::vector<float> const values = {1.0F + static_cast<float>(own), 2.0F};
+      SparseResult result;
+      Status const status = sparse_all_reduce(
+          *device, {.num_elements = 100000, .indices = indices, .values = values}, 0.5F, result);
+      ASSERT_TRUE(status.ok()) << status.message();
+      std::vector<std::uint64_t> expected = {7};
+      std::vector<float> sums = {0.0F};
+      for (int rank = 0; rank < GetParam(); ++rank) {
+        sums[0] += 0.5F * (1.0F + static_cast<float>(rank));
+        expected.push_back(100 + static_cast<std::uint64_t>(rank));
+        sums.push_back(1.0F);
+      }
+      EXPECT_EQ(result.indices, expected);
+      EXPECT_EQ(result.values, sums);
+    });
   }
 }
 
