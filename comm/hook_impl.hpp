@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Hook owns. hook.cpp is the straight line; hook_plan.cpp lays it, hook_encode.cpp,
-// hook_exchange.cpp and hook_decode.cpp hold its helpers, hook_step.cpp the transaction around it,
-// hook_state.cpp export and import.
+// What a Hook owns. hook.cpp is the straight line; hook_plan.cpp and hook_layout.cpp lay it,
+// hook_encode.cpp, hook_exchange.cpp and hook_decode.cpp hold its helpers, hook_step.cpp the
+// transaction around it, hook_state.cpp export and import.
 #pragma once
 
 #include <atomic>
@@ -36,6 +36,10 @@ struct Memento {
 };
 
 struct StateFile;
+
+[[noreturn]] inline void refuse_plan(std::string const& message) {
+  throw Error(Code::invalid_argument, "plan: " + message);
+}
 
 /// What plan() makes; exchanged as a whole, so that a plan that fails leaves the one before in
 /// force.
