@@ -20,6 +20,7 @@ std::uint32_t claim_bits(Claims const& claims) {
   set(claims.shared_indices, gsvClaimSharedIndices);
   set(claims.elementwise, gsvClaimElementwise);
   set(claims.f64, gsvClaimF64);
+  set(claims.cuda, gsvClaimCuda);
   set(claims.residual == ResidualRule::aggregate, gsvClaimAggregateResidual);
   return bits;
 }

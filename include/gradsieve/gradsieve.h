@@ -236,7 +236,8 @@ enum {
   gsvClaimSharedIndices = 1 << 4,
   gsvClaimElementwise = 1 << 5,
   gsvClaimF64 = 1 << 6,
-  gsvClaimAggregateResidual = 1 << 7  ///< the residual follows from the agreed mean
+  gsvClaimAggregateResidual = 1 << 7,  ///< the residual follows from the agreed mean
+  gsvClaimCuda = 1 << 8                ///< runs where gradients are on devices
 };
 
 /// What a spec costs and promises for a tensor.

@@ -142,6 +142,7 @@ class HookOptions(Versioned):
         ("vote_deadline_ms", c_uint64),
         ("no_progress_thread", c_uint32),
         ("strict", c_uint32),
+        ("stream", c_void_p),
     ]
 
 
@@ -154,7 +155,7 @@ class StepResult(Versioned):
         ("struct_size", c_uint32),
         ("committed", c_uint32),
         ("found_nonfinite", c_uint32),
-        ("reserved", c_uint32),
+        ("pending", c_uint32),
     ]
 
 
@@ -213,6 +214,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gsvCommInitLocal": (Result, [POINTER(Handle), c_int32]),
     "gsvCommInitTable": (Result, [POINTER(Handle), POINTER(TransportTable)]),
     "gsvCommInitMpi": (Result, [POINTER(Handle), Address, c_char_p]),
+    "gsvCommInitNcclOver": (Result, [POINTER(Handle), Handle]),
     "gsvCommInitLimited": (Result, [POINTER(Handle), Handle, c_double, c_uint64]),
     "gsvCommCount": (Result, [Handle, POINTER(c_int32)]),
     "gsvCommUserRank": (Result, [Handle, POINTER(c_int32)]),
@@ -246,6 +248,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "gsvHookWait": (Result, [Handle, POINTER(Event)]),
     "gsvHookFinish": (Result, [Handle, POINTER(StepResult)]),
+    "gsvHookSynchronize": (Result, [Handle, POINTER(StepResult)]),
     "gsvHookRefuse": (Result, [Handle]),
     "gsvHookRecover": (Result, [Handle, Handle]),
     "gsvHookGetFailure": (Result, [Handle, POINTER(Failure)]),

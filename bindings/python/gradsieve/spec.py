@@ -28,6 +28,7 @@ CLAIMS = (
     "elementwise",
     "f64",
     "aggregate_residual",
+    "cuda",
 )
 
 
