@@ -21,6 +21,14 @@ function(gsv_target_options target)
     target_compile_options(${target} PRIVATE
       -fsanitize=${GRADSIEVE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+  endif()
+  gsv_link_sanitizer(${target})
+endfunction()
+
+# gsv_link_sanitizer(target): the run-time library of the sanitizers, which has to come with the
+# program. A program whose own code is plain needs it too if it links or loads libraries of ours.
+function(gsv_link_sanitizer target)
+  if(GRADSIEVE_SANITIZE)
     target_link_options(${target} PRIVATE -fsanitize=${GRADSIEVE_SANITIZE})
   endif()
 endfunction()

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "compressors/plugin_host.hpp"
+#include "core/foreign_enum.hpp"
 
 namespace gradsieve {
 namespace {
@@ -13,10 +14,11 @@ namespace {
 constexpr std::uint32_t kMaxSlots = 16;
 
 /// A plug-in's code, if it is one of ours.
-Status status_of(gsvResult_t result) noexcept {
-  if (result == gsvSuccess) return {};
-  Code const code = static_cast<Code>(result);
+Status status_of(gsvResult_t const& result) noexcept {
+  Code const code = code_of(result, Code::internal);
   switch (code) {
+    case Code::ok:
+      return {};
     case Code::corrupt_payload:
       return {code, "a plug-in refuses a body"};
     case Code::capacity_exceeded:
@@ -63,9 +65,10 @@ gsvBody body_of(Body body, std::uint64_t& num_bytes) noexcept {
   return {body.data(), body.capacity_bytes(), &num_bytes};
 }
 
-/// Declares what the plug-in wrote; Compressor looks at the length once more.
-Status close(Body body, std::uint64_t num_bytes, gsvResult_t result) noexcept {
-  if (result != gsvSuccess) return status_of(result);
+/// Declares what the plug-in wrote; Compressor looks at the length once more. The length comes by
+/// reference: the call that gives `result` sets it, and arguments have no order.
+Status close(Body body, std::uint64_t const& num_bytes, gsvResult_t const& result) noexcept {
+  GRADSIEVE_RETURN_IF_ERROR(status_of(result));
   if (num_bytes > body.capacity_bytes())
     return {Code::internal, "a plug-in wrote more than its round allows"};
   static_cast<void>(body.resize(static_cast<std::size_t>(num_bytes)));
@@ -111,10 +114,10 @@ PluginCompressor::PluginCompressor(gsvPluginV1x const& table, std::vector<ParamI
   std::vector<gsvParamValue> const values = values_of(infos, params);
   gsvResult_t const result = table.create(values.data(), static_cast<std::uint32_t>(values.size()),
                                           params.with_feedback ? 1 : 0, &codec_);
-  if (result != gsvSuccess)
-    throw Error(static_cast<Code>(result), "plug-in '" + std::string(table.name) +
-                                               "' refuses its parameters: " +
-                                               std::string(code_name(static_cast<Code>(result))));
+  Code const code = code_of(result, Code::internal);
+  if (code != Code::ok)
+    throw Error(code, "plug-in '" + std::string(table.name) +
+                          "' refuses its parameters: " + std::string(code_name(code)));
   gsvCodecInfo info = GSV_INIT(gsvCodecInfo);
   table.describe(codec_, &info);
   claims_ = claims_of(info);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Specs, what they cost, and one tensor without ranks.
+#include <algorithm>
+
 #include "bindings/c/guard.hpp"
 #include "bindings/c/handles.hpp"
 #include "bindings/shared/offline_codec.hpp"
@@ -29,7 +31,7 @@ Chain chain_of(char const* spec, gsvContext const& context) {
   return make_chain(c::required_text(spec, "spec"), *context.registry);
 }
 
-bindings::OfflineCodec codec_for(char const* spec, std::uint64_t count, std::uint32_t dtype,
+bindings::OfflineCodec codec_for(char const* spec, std::uint64_t count, gsvDtype_t const& dtype,
                                  bindings::Draws draws, gsvContext const& context) {
   draws.seed = context.seed;
   Chain chain = bindings::chain_for_size(c::required_text(spec, "spec"), count, *context.registry);
@@ -145,7 +147,7 @@ gsvResult_t gsvDecode(void const* payload, uint64_t payload_bytes, void* result,
     bindings::OfflineCodec codec =
         codec_for(spec, count, dtype, {.step = header.step, .rank = header.rank},
                   c::required(context, "context"));
-    std::memset(room.data(), 0, room.size());  // it adds to what is there
+    std::ranges::fill(room, std::byte{0});  // it adds to what is there
     codec.decode(bytes, view);
   });
 }

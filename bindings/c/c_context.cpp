@@ -18,7 +18,7 @@ using namespace gradsieve;
 extern "C" {
 
 char const* gsvGetResultName(gsvResult_t result) {
-  return code_name(static_cast<Code>(result)).data();
+  return code_name(static_cast<Code>(number_of(result))).data();
 }
 
 char const* gsvGetLastError(void) { return c::last_error(); }

@@ -7,7 +7,7 @@ using namespace gradsieve;
 
 namespace {
 
-OnWorldChange on_world_change_of(gsvOnWorldChange_t value) {
+OnWorldChange on_world_change_of(gsvOnWorldChange_t const& value) {
   switch (c::choice(value, gsvWorldChangeReset, "on_world_change")) {
     case gsvWorldChangeRedistribute:
       return OnWorldChange::redistribute;

@@ -12,6 +12,8 @@
 #include "gradsieve/gradsieve.h"
 #include "gradsieve/vocabulary.hpp"
 
+#include "core/foreign_enum.hpp"
+
 namespace gradsieve::c {
 
 /// Keeps the sentence for gsvGetLastError and returns the code.
@@ -60,7 +62,14 @@ template <typename Enum>
 [[nodiscard]] Enum choice(std::uint32_t value, Enum last, char const* name) {
   return static_cast<Enum>(checked_choice(value, static_cast<std::uint32_t>(last), name));
 }
+/// The same for a C enum that was passed by value.
+template <typename Given, typename Enum>
+requires std::is_enum_v<Given>
+[[nodiscard]] Enum choice(Given const& given, Enum last, char const* name) {
+  return choice(number_of(given), last, name);
+}
 [[nodiscard]] DType dtype_of(std::uint32_t dtype);
+[[nodiscard]] inline DType dtype_of(gsvDtype_t const& dtype) { return dtype_of(number_of(dtype)); }
 
 // --- structs of several versions ----------------------------------------------------------------
 

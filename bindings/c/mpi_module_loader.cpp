@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bindings/c/table_transport.hpp"
+#include "core/foreign_enum.hpp"
 
 namespace gradsieve::c {
 namespace {
@@ -54,9 +55,10 @@ std::shared_ptr<Transport> make_module_transport(void const* communicator, bool 
   gsvTransportModule_t const module = load(path_of(path));
   gsvTransportTable table = GSV_INIT(gsvTransportTable);
   std::array<char, 1024> message{};
-  gsvResult_t const result =
-      module(communicator, is_fortran ? 1 : 0, &table, message.data(), message.size());
-  if (result != gsvSuccess) throw Error(static_cast<Code>(result), message.data());
+  Code const code =
+      code_of(module(communicator, is_fortran ? 1 : 0, &table, message.data(), message.size()),
+              Code::transport_error);
+  if (code != Code::ok) throw Error(code, message.data());
   return std::make_shared<TableTransport>(table);
 }
 

@@ -6,6 +6,8 @@
 
 #include <unistd.h>
 
+#include "core/foreign_enum.hpp"
+
 namespace gradsieve::c {
 namespace {
 
@@ -29,12 +31,14 @@ Status end(Request& request, Status status) noexcept {
   return status;
 }
 
-/// A result that a table returned. The table's sentence stands as long as its transport does.
-Status status_of(gsvResult_t result, char const* message, char const* otherwise) noexcept {
-  if (result == gsvSuccess) return {};
-  bool const known = code_name(static_cast<Code>(result)) != code_name(static_cast<Code>(1));
-  return {known ? static_cast<Code>(result) : Code::transport_error,
-          message != nullptr ? message : otherwise};
+Code code_of(gsvResult_t const& result) noexcept {
+  return gradsieve::code_of(result, Code::transport_error);
+}
+
+/// What a table returned. Its sentence stands as long as its transport does.
+Status status_of(Code code, char const* message, char const* otherwise) noexcept {
+  if (code == Code::ok) return {};
+  return {code, message != nullptr ? message : otherwise};
 }
 
 }  // namespace
@@ -79,11 +83,11 @@ Status TableTransport::send(Channel channel, int peer, std::uint32_t tag, ConstB
   request.done = false;
   auto& operation = *::new (static_cast<void*>(request.storage)) TableOperation;
   operation.capacity_bytes = bytes.size();
-  gsvResult_t const result = table_.send(table_.self, static_cast<std::int32_t>(channel), peer, tag,
-                                         bytes.data(), bytes.size(), &operation.request);
-  if (result != gsvSuccess)
+  Code const code = code_of(table_.send(table_.self, static_cast<std::int32_t>(channel), peer, tag,
+                                        bytes.data(), bytes.size(), &operation.request));
+  if (code != Code::ok)
     return end(request,
-               status_of(result, operation.request.message, "the transport table's send failed"));
+               status_of(code, operation.request.message, "the transport table's send failed"));
   bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
   messages_sent_.fetch_add(1, std::memory_order_relaxed);
   return {};
@@ -96,11 +100,11 @@ Status TableTransport::receive(Channel channel, int peer, std::uint32_t tag, Byt
   request.done = false;
   auto& operation = *::new (static_cast<void*>(request.storage)) TableOperation;
   operation.capacity_bytes = bytes.size();
-  gsvResult_t const result = table_.receive(table_.self, static_cast<std::int32_t>(channel), peer,
-                                            tag, bytes.data(), bytes.size(), &operation.request);
-  if (result == gsvSuccess) return {};
+  Code const code = code_of(table_.receive(table_.self, static_cast<std::int32_t>(channel), peer,
+                                           tag, bytes.data(), bytes.size(), &operation.request));
+  if (code == Code::ok) return {};
   return end(request,
-             status_of(result, operation.request.message, "the transport table's receive failed"));
+             status_of(code, operation.request.message, "the transport table's receive failed"));
 }
 
 Status TableTransport::wait(Request& request, Deadline deadline) noexcept {
@@ -111,16 +115,16 @@ Status TableTransport::wait(Request& request, Deadline deadline) noexcept {
   if (::getpid() != process_id_)
     return {Code::forked_child, "a transport belongs to the process that made it"};
   auto const left = std::chrono::nanoseconds(deadline - Clock::now()).count();
-  gsvResult_t const result =
-      table_.wait(table_.self, &operation.request, static_cast<std::uint64_t>(std::max(left, 0L)));
+  Code const code = code_of(
+      table_.wait(table_.self, &operation.request, static_cast<std::uint64_t>(std::max(left, 0L))));
   request.num_bytes = operation.request.num_bytes;
-  if (result == gsvSuccess && request.num_bytes > operation.capacity_bytes) {
+  if (code == Code::ok && request.num_bytes > operation.capacity_bytes) {
     request.num_bytes = 0;
     return end(request, {Code::transport_error,
                          "the transport table says more bytes came than there was room for"});
   }
   return end(request,
-             status_of(result, operation.request.message, "the transport table's wait failed"));
+             status_of(code, operation.request.message, "the transport table's wait failed"));
 }
 
 void TableTransport::abort() noexcept {
@@ -136,9 +140,9 @@ TransportCounters TableTransport::counters() const noexcept {
 Status TableTransport::dense_all_reduce(TensorView data) noexcept {
   if (table_.dense_all_reduce == nullptr) return Transport::dense_all_reduce(data);
   GRADSIEVE_RETURN_IF_ERROR(check(rank()));
-  gsvResult_t const result = table_.dense_all_reduce(table_.self, data.data, data.num_elements,
-                                                     static_cast<std::uint32_t>(data.dtype));
-  return status_of(result, nullptr, "the transport table's dense_all_reduce failed");
+  Code const code = code_of(table_.dense_all_reduce(table_.self, data.data, data.num_elements,
+                                                    static_cast<std::uint32_t>(data.dtype)));
+  return status_of(code, nullptr, "the transport table's dense_all_reduce failed");
 }
 
 }  // namespace gradsieve::c

@@ -172,9 +172,6 @@ TEST(CCodecErrorTest, RefusesNonFiniteElementsAndAResidualWithoutFeedback) {
   ContextPtr const context = make_context();
   float gradient[3] = {1.0F, std::numeric_limits<float>::infinity(), 2.0F};
   float residual[3] = {};
-  std::uint32_t const number = 9;
-  gsvDtype_t beyond;
-  std::memcpy(&beyond, &number, sizeof beyond);  // C callers may say anything
   std::byte payload[1024];
   std::uint64_t num_bytes = 0;
 
@@ -184,8 +181,8 @@ TEST(CCodecErrorTest, RefusesNonFiniteElementsAndAResidualWithoutFeedback) {
   EXPECT_EQ(gsvEncode(gradient, payload, sizeof payload, &num_bytes, 1, gsvFloat32, "int8",
                       residual, nullptr, context.get(), nullptr),
             gsvInvalidUsage);
-  EXPECT_EQ(gsvEncode(gradient, payload, sizeof payload, &num_bytes, 1, beyond, "int8", nullptr,
-                      nullptr, context.get(), nullptr),
+  EXPECT_EQ(gsvEncode(gradient, payload, sizeof payload, &num_bytes, 1, any_number<gsvDtype_t>(9),
+                      "int8", nullptr, nullptr, context.get(), nullptr),
             gsvInvalidArgument);
 }
 

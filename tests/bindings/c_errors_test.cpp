@@ -144,6 +144,45 @@ TEST(CStructsTest, NumbersThatAreNoEnumeratorAreRefused) {
   EXPECT_EQ(hook, nullptr);
 }
 
+TEST(CEnumsTest, NumbersThatAreNoEnumeratorAreRefusedByValueToo) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(1);
+  HookPtr const hook = make_hook(comms[0].get(), context.get(), "none");
+  ASSERT_GSV(plan_one(hook.get(), 1));
+  gsvSpecInfo_t info = GSV_INIT(gsvSpecInfo_t);
+  gsvEvent_t event = {};
+  std::uint64_t num_bytes = 0;
+  std::uint32_t count = 0;
+  float value = 1.0F;
+  std::byte payload[256];
+
+  for (std::uint32_t const number : {5u, 8u, 1u << 31, ~0u}) {
+    auto const dtype = any_number<gsvDtype_t>(number);
+    auto const is_refused = [&](gsvResult_t result, std::string const& name) {
+      EXPECT_EQ(result, gsvInvalidArgument) << name << " " << number;
+      EXPECT_TRUE(
+          says(("'" + name + "' is " + std::to_string(number) + "; expected 0 ...").c_str()))
+          << gsvGetLastError();
+    };
+    is_refused(gsvGetSpecInfo("none", 1, dtype, &info, context.get()), "dtype");
+    is_refused(gsvEncodeBound(1, dtype, "none", &num_bytes, context.get()), "dtype");
+    is_refused(gsvEncode(&value, payload, sizeof payload, &num_bytes, 1, dtype, "none", nullptr,
+                         nullptr, context.get(), nullptr),
+               "dtype");
+    is_refused(gsvDecode(payload, sizeof payload, &value, 1, dtype, "none", context.get(), nullptr),
+               "dtype");
+    is_refused(gsvHookReduce(hook.get(), 0, &value, 1, dtype, nullptr, &event), "dtype");
+    is_refused(gsvHookGetStats(hook.get(), any_number<gsvStatsOf_t>(number), nullptr, 0, &count),
+               "of");
+    is_refused(
+        gsvHookLoadState(hook.get(), nullptr, nullptr, 0, any_number<gsvOnWorldChange_t>(number)),
+        "on_world_change");
+    is_refused(gsvHookImportState(hook.get(), nullptr, 0, any_number<gsvOnWorldChange_t>(number)),
+               "on_world_change");
+    EXPECT_STREQ(gsvGetResultName(any_number<gsvResult_t>(number)), "unknown");
+  }
+}
+
 // --- other ranks ---------------------------------------------------------------------------------
 
 TEST(CFailureTest, NamesRankAndFieldThatDiffer) {

@@ -2,6 +2,7 @@
 // Handles that destroy themselves, and ranks as threads, for tests of the C interface.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,15 @@ namespace gradsieve::testing {
 
 #define EXPECT_GSV(call) EXPECT_EQ((call), gsvSuccess) << gsvGetLastError()
 #define ASSERT_GSV(call) ASSERT_EQ((call), gsvSuccess) << gsvGetLastError()
+
+/// What a C caller can put into an enum, whether or not it is an enumerator.
+template <typename Enum>
+[[nodiscard]] Enum any_number(std::uint32_t number) {
+  static_assert(sizeof(Enum) == sizeof number);
+  Enum given;
+  std::memcpy(&given, &number, sizeof given);
+  return given;
+}
 
 struct Destroy {
   void operator()(gsvContext_t context) const { gsvContextDestroy(context); }

@@ -191,6 +191,27 @@ TEST(CTableTest, ALengthBeyondTheRoomIsATransportError) {
   });
 }
 
+TEST(CTableTest, ANumberThatIsNoResultIsATransportError) {
+  LocalGroup group(2);
+  ContextPtr const context = make_context();
+  for (std::uint32_t const number : {1u, 1u << 20, ~0u}) {
+    static std::uint32_t answer;
+    answer = number;
+    Framework framework(group, 0);
+    gsvTransportTable_t table = framework.table();
+    table.send = [](void*, std::int32_t, std::int32_t, std::uint32_t, void const*, std::uint64_t,
+                    gsvRequest_t*) { return any_number<gsvResult_t>(answer); };
+    table.receive = [](void*, std::int32_t, std::int32_t, std::uint32_t, void*, std::uint64_t,
+                       gsvRequest_t*) { return any_number<gsvResult_t>(answer); };
+    gsvComm_t comm = nullptr;
+    ASSERT_GSV(gsvCommInitTable(&comm, &table));
+    CommPtr const owned(comm);
+    HookPtr const hook = make_hook(comm, context.get(), "int8");
+
+    EXPECT_EQ(plan_one(hook.get(), 100), gsvTransportError) << number;
+  }
+}
+
 TEST(CTableTest, RefusesATableThatLacksAFunctionOrARank) {
   LocalGroup group(1);
   Framework framework(group, 0);

@@ -69,6 +69,19 @@ TEST(LoadPluginTest, APlugInThatCannotBeMadeIsAnErrorOfTheSpec) {
   }
 }
 
+TEST(LoadPluginTest, ANumberThatIsNoResultIsAnErrorOfThePlugIn) {
+  Registry registry = builtin_registry();
+  load_plugin(registry, path_of("plugin_odd_create"));
+
+  try {
+    static_cast<void>(make_chain("broken", registry));
+    FAIL() << "it was made";
+  } catch (Error const& error) {
+    EXPECT_EQ(error.code(), Code::internal);
+    EXPECT_THAT(error.what(), HasSubstr("'broken'"));
+  }
+}
+
 TEST(LoadPluginTest, ABodyLongerThanItsRoundIsAnErrorOfThePlugIn) {
   Registry registry = builtin_registry();
   load_plugin(registry, path_of("plugin_too_long"));
