@@ -150,10 +150,13 @@ class Hook {
   /// planned fails the step on all ranks, and is not kept.
   Status reduce(std::uint32_t bucket, TensorView gradient, Event& event) noexcept;
 
-  /// Waits for a bucket; the Status of its exchange.
+  /// Waits for a bucket; the Status of its exchange. backend=cuda: the caller's stream waits
+  /// instead of the host, and what is found wrong on the device is told by finish() or
+  /// synchronize().
   Status wait(Event const& event) noexcept;
 
   /// Waits for all buckets, then votes. After `committed` the optimizer may read the results.
+  /// backend=cuda over a transport in stream order: enqueues both and returns, `pending`.
   StepResult finish() noexcept;
 
   /// Waits until the outcome of the last finished step is known, at most the vote's deadline, and
