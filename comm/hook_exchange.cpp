@@ -8,8 +8,9 @@
 namespace gradsieve {
 
 std::uint32_t Hook::Impl::tag(std::uint32_t sequence) const noexcept {
-  // Late messages of a failed step must not match the next one's.
-  return static_cast<std::uint32_t>((first_tag + sequence) & 0x0fffffffu);
+  // Late messages of a failed step must not match the next one's. With the vote's bit and the roll
+  // calls above it all tags stay below 2^28: MPICH has no more.
+  return static_cast<std::uint32_t>((first_tag + sequence) & 0x03ffffffu);
 }
 
 exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,

@@ -89,7 +89,7 @@ StepResult Hook::Impl::finish() noexcept {
   std::fill_n(unheard.get(), vote_words.size(), false);
   control.transport = transport;
   control.deadline = Clock::now() + options.vote_deadline;
-  control.tag = tag(num_sequences) | 0x10000000u;
+  control.tag = tag(num_sequences) | 0x04000000u;
   control.blamed_rank = -1;
   VoteResult const voted = vote(control, step, ok, vote_words, {heard.get(), vote_words.size()});
   range.reset();

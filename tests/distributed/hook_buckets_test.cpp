@@ -139,6 +139,22 @@ TEST(HookBuckets, DdpC60AWindowOfMicroBatchesIsOneExchange) {
   });
 }
 
+// MPICH's MPI_TAG_UB is 2^28 - 1.
+TEST(HookBuckets, TagsOfEveryMessageAreBelowTheBoundOfEveryMpi) {
+  test::run_ranks(2, [](Transport& inner) {
+    CountingTransport transport(inner);
+    HookRank rank(transport, options_for("topk(density=1) ; feedback=residual"),
+                  one_bucket_each({4, 8}));
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      rank.step(step, [](int, std::uint64_t, std::string const&, std::uint64_t n) {
+        return std::vector<float>(n, 1.0F);
+      });
+    }
+    EXPECT_GT(transport.messages(Channel::control), 0u);
+    EXPECT_LT(transport.largest_tag(), 1u << 28);
+  });
+}
+
 // Many hooks on one group, one after another: what is left of one must not reach the next.
 TEST(HookBuckets, CkptC68AFailedPlanCanBeRetried) {
   std::barrier both(2);

@@ -2,6 +2,7 @@
 // Transports around another one: that count, that lose messages, that mix up bytes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <deque>
@@ -39,7 +40,7 @@ class ForwardingTransport : public Transport {
   Transport& inner_;
 };
 
-/// Counts per channel what is handed to send().
+/// Counts per channel what is handed to send(), and keeps the largest tag.
 class CountingTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
@@ -48,6 +49,7 @@ class CountingTransport final : public ForwardingTransport {
     auto const index = static_cast<std::size_t>(channel);
     bytes_[index] += bytes.size();
     ++messages_[index];
+    largest_tag_ = std::max(largest_tag_.load(), tag);  // sends of one rank come one at a time
     return inner_.send(channel, peer, tag, bytes, request);
   }
   [[nodiscard]] std::uint64_t bytes(Channel channel) const {
@@ -56,10 +58,12 @@ class CountingTransport final : public ForwardingTransport {
   [[nodiscard]] std::uint64_t messages(Channel channel) const {
     return messages_[static_cast<std::size_t>(channel)];
   }
+  [[nodiscard]] std::uint32_t largest_tag() const { return largest_tag_; }
 
  private:
   std::array<std::atomic<std::uint64_t>, 2> bytes_ = {};
   std::array<std::atomic<std::uint64_t>, 2> messages_ = {};
+  std::atomic<std::uint32_t> largest_tag_{0};
 };
 
 /// Loses what this rank sends on a channel to the peers that `lost` names, while it is armed.
