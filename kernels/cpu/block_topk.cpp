@@ -34,50 +34,102 @@ struct Blocks {
   }
 };
 
-// residual.out ← c, and the norm of each block, as the bits of a double: those of numbers that are
-// not negative have the order of the numbers.
+/// Norms of blocks whose c is at hand.
+class BlockMeasure {
+ public:
+  BlockMeasure(Blocks blocks, BlockNorm norm) noexcept : blocks_(blocks), norm_(norm) {}
+
+  /// Blocks that are worth measuring together: their c is still in the first-level cache.
+  [[nodiscard]] std::uint64_t blocks_at_once() const noexcept {
+    return std::max<std::uint64_t>(1, kSumBlockElements / blocks_.block_elements);
+  }
+  /// norms ← those of the blocks from `first` on, whose elements are `c`.
+  void measure(std::span<float const> c, std::uint64_t first,
+               std::span<double> norms) const noexcept {
+    if (norm_ == BlockNorm::l2 && blocks_.block_elements <= kSumBlockElements) {
+      sum_blocks_(c.data(), c.size(), blocks_.block_elements, norms.data());
+      return;
+    }
+    for (double& norm : norms) {
+      auto const block = c.first(blocks_.size(first++));
+      norm = norm_ == BlockNorm::l2 ? long_sum(block) : largest(block);
+      c = c.subspan(block.size());
+    }
+  }
+
+ private:
+  [[nodiscard]] double long_sum(std::span<float const> block) const noexcept {
+    double sum = 0;
+    while (!block.empty()) {
+      auto const part = block.first(std::min<std::size_t>(kSumBlockElements, block.size()));
+      double part_sum = 0;
+      sum_blocks_(part.data(), part.size(), kSumBlockElements, &part_sum);
+      sum += part_sum;
+      block = block.subspan(part.size());
+    }
+    return sum;
+  }
+  [[nodiscard]] double largest(std::span<float const> block) const noexcept {
+    return double{std::bit_cast<float>(largest_(block.data(), block.size()))};
+  }
+
+  Blocks blocks_;
+  BlockNorm norm_;
+  decltype(&portable::sum_squares_blocks) sum_blocks_ = GRADSIEVE_PICK(sum_squares_blocks);
+  decltype(&portable::largest_magnitude) largest_ = GRADSIEVE_PICK(largest_magnitude);
+};
+
+// residual.out ← c, and the norms of the blocks [first, first + norms.size()). Returns nonzero if a
+// sum was not finite.
+std::uint32_t measure_blocks(ConstTensorView gradient, ResidualView residual, Blocks blocks,
+                             BlockNorm norm, std::uint64_t first,
+                             std::span<double> norms) noexcept {
+  auto* const compensate_part = GRADSIEVE_PICK(compensate_chunk);
+  BlockMeasure const measure(blocks, norm);
+  std::uint32_t non_finite = 0;
+  while (!norms.empty()) {
+    auto const part = norms.first(std::min<std::size_t>(measure.blocks_at_once(), norms.size()));
+    std::uint64_t const begin = blocks.begin(first);
+    std::uint64_t const last = first + part.size() - 1;
+    auto const c = residual.out.subspan(begin, blocks.begin(last) + blocks.size(last) - begin);
+    non_finite |=
+        compensate_part(gradient.slice(begin, c.size()).data, element_type(gradient.dtype),
+                        residual.in.empty() ? nullptr : residual.in.data() + begin, residual.carry,
+                        c.size(), c.data());
+    measure.measure(c, first, part);
+    first = last + 1;
+    norms = norms.subspan(part.size());
+  }
+  return non_finite;
+}
+
 Flags compensate_and_measure(ExecContext const& ctx, ConstTensorView gradient,
                              ResidualView residual, Blocks blocks, BlockNorm norm,
-                             std::span<std::uint64_t> norms) noexcept {
-  auto* const compensate_part = GRADSIEVE_PICK(compensate_chunk);
-  auto* const sum_part = GRADSIEVE_PICK(sum_squares_block);
-  auto* const largest_part = GRADSIEVE_PICK(largest_magnitude);
+                             std::span<double> norms) noexcept {
   std::atomic<std::uint32_t> non_finite = 0;
   for_chunks(ctx, norms.size(), blocks.grain(), [&](std::uint64_t first, std::uint64_t last) {
-    for (std::uint64_t b = first; b < last; ++b) {
-      double sum = 0;
-      std::uint32_t largest = 0;
-      std::uint64_t const end = blocks.begin(b) + blocks.size(b);
-      for (std::uint64_t i = blocks.begin(b); i < end; i += kSumBlockElements) {
-        std::uint64_t const count = std::min<std::uint64_t>(kSumBlockElements, end - i);
-        float* const c = residual.out.data() + i;
-        std::uint32_t const found = compensate_part(
-            gradient.slice(i, count).data, element_type(gradient.dtype),
-            residual.in.empty() ? nullptr : residual.in.data() + i, residual.carry, count, c);
-        if (found != 0) non_finite.store(1, std::memory_order_relaxed);
-        if (norm == BlockNorm::l2) {
-          sum += sum_part(c, count);
-        } else {
-          largest = std::max(largest, largest_part(c, count));
-        }
-      }
-      norms[b] = std::bit_cast<std::uint64_t>(
-          norm == BlockNorm::l2 ? sum : double{std::bit_cast<float>(largest)});
+    auto const own = norms.subspan(first, last - first);
+    if (measure_blocks(gradient, residual, blocks, norm, first, own) != 0) {
+      non_finite.store(1, std::memory_order_relaxed);
     }
   });
   return non_finite.load(std::memory_order_relaxed) != 0 ? kStepNonFinite : 0;
 }
 
-void choose(std::span<std::uint64_t const> norms, std::span<std::uint64_t> scratch,
+// The bits of doubles that are not negative have the order of the numbers.
+std::uint64_t key_of(double norm) noexcept { return std::bit_cast<std::uint64_t>(norm); }
+
+void choose(std::span<double const> norms, std::span<std::uint64_t> scratch,
             std::span<std::uint32_t> indices) noexcept {
-  std::copy(norms.begin(), norms.end(), scratch.begin());
-  auto const [least, greatest] = std::minmax_element(norms.begin(), norms.end());
+  std::ranges::transform(norms, scratch.begin(), key_of);
+  auto const [least, greatest] = std::minmax_element(scratch.begin(), scratch.end());
   auto cut = radix_select(scratch, *least, *greatest, indices.size());
   std::size_t num_chosen = 0;
   for (std::size_t b = 0; b < norms.size(); ++b) {
-    bool const is_tie = norms[b] == cut.key && cut.num_ties != 0;
+    std::uint64_t const key = key_of(norms[b]);
+    bool const is_tie = key == cut.key && cut.num_ties != 0;
     cut.num_ties -= is_tie ? 1 : 0;
-    if (is_tie || norms[b] > cut.key) indices[num_chosen++] = static_cast<std::uint32_t>(b);
+    if (is_tie || key > cut.key) indices[num_chosen++] = static_cast<std::uint32_t>(b);
   }
 }
 
@@ -107,7 +159,7 @@ Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView 
   selection.num_overflowed = 0;
   if (k == 0 || ctx.workspace == nullptr) return compensate(ctx, gradient, residual);
   WorkspaceScope const scope(*ctx.workspace);
-  auto const norms = ctx.workspace->take<std::uint64_t>(blocks.count());
+  auto const norms = ctx.workspace->take<double>(blocks.count());
   auto const scratch = ctx.workspace->take<std::uint64_t>(blocks.count());
   if (norms.empty() || scratch.empty()) return compensate(ctx, gradient, residual);
 

@@ -74,6 +74,25 @@ inline void end_streaming() {
   return reinterpret_cast<Words>(x) & all_words(~kSignBit);
 }
 
+/// A stored NaN is the canonical one.
+[[gnu::always_inline]] inline Floats canonical(Floats x) {
+  Words const is_number = x == x;
+  return reinterpret_cast<Floats>((is_number & reinterpret_cast<Words>(x)) |
+                                  (~is_number & all_words(kNanBits)));
+}
+
+/// All ones in the lanes whose bit is set.
+[[gnu::always_inline]] inline Words words_of_mask(std::uint32_t mask) {
+#if defined(__AVX512F__)
+  // Not from the mask alone: vpmovm2d waits for the last value of the register it writes.
+  return reinterpret_cast<Words>(_mm512_maskz_mov_epi32(static_cast<__mmask16>(mask),
+                                                        reinterpret_cast<__m512i>(all_words(~0U))));
+#else
+  Words const bit = all_words(1) << words_from(0);
+  return (all_words(mask) & bit) == bit;
+#endif
+}
+
 /// Gradient elements as f32; a NaN is one, but not always the canonical one.
 template <ElementType kType>
 [[gnu::always_inline]] inline Floats load_elements(void const* from) {

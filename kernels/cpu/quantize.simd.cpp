@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/compensate_lanes.hpp"
 #include "kernels/cpu/half_rows.hpp"
+#include "kernels/cpu/lanes.hpp"
 #include "kernels/cpu/philox_lanes.hpp"
 
 namespace gradsieve::kernels::cpu {
@@ -288,26 +289,47 @@ QuantizeBlock* choose_quantize_block(bool is_stochastic, bool has_residual) {
 
 // --- decoding ------------------------------------------------------------------------------------
 
-template <int kBits>
-void dequantize_tile(unsigned char const* raw, std::uint64_t count, float scale, float weight,
-                     float* accumulator) {
+[[gnu::always_inline]] inline float decoded_sum(float sum, float level, float scale, float weight) {
+  float const decoded = level * scale;
+  return canonical(sum + weight * decoded);
+}
+
+void dequantize_bytes(unsigned char const* codes, std::uint64_t count, float scale, float weight,
+                      float* accumulator) {
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
-    std::int32_t const q = kBits == 8 ? std::int32_t{static_cast<signed char>(raw[i])}
-                                      : (std::int32_t{raw[i]} ^ 8) - 8;
-    float const decoded = static_cast<float>(q) * scale;
-    float const product = weight * decoded;
-    accumulator[i] = canonical(accumulator[i] + product);
+    auto const level = static_cast<float>(static_cast<signed char>(codes[i]));
+    accumulator[i] = decoded_sum(accumulator[i], level, scale, weight);
   }
 }
 
-/// One nibble to a byte, the sign not yet extended.
-void unpack_nibbles(unsigned char const* packed, std::uint64_t num_bytes, unsigned char* raw) {
-  GRADSIEVE_INDEPENDENT_ITERATIONS
-  for (std::uint64_t i = 0; i < num_bytes; ++i) {
-    auto const pair =
-        static_cast<std::uint16_t>((packed[i] & 0xfU) | (std::uint32_t{packed[i] & 0xf0U} << 4));
-    std::memcpy(raw + 2 * i, &pair, sizeof pair);
+/// The codes of kLanes elements: a word of them in every lane, and its own nibble moved to the top.
+[[gnu::always_inline]] inline Words nibbles_of(unsigned char const* packed) {
+  Words const lane = words_from(0);
+#if defined(__AVX512F__)
+  __m512i const pairs = _mm512_set1_epi64(load<std::int64_t>(packed));
+  auto const words = reinterpret_cast<Words>(
+      _mm512_maskz_permutexvar_epi32(0xffff, reinterpret_cast<__m512i>(lane >> 3), pairs));
+#elif defined(__AVX2__)
+  Words const words = all_words(load<std::uint32_t>(packed));
+#else
+  Words const words = all_words(load<std::uint16_t>(packed));
+#endif
+  return (words << (28 - 4 * (lane & 7))) >> 28;
+}
+
+/// `count` elements, of which the first has the low half of a byte.
+void dequantize_nibbles(unsigned char const* packed, std::uint64_t count, float scale, float weight,
+                        float* accumulator) {
+  std::uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Floats const level = __builtin_convertvector(nibbles_of(packed + i / 2), Floats);
+    Floats const decoded = level * all_floats(scale);
+    store(canonical(load<Floats>(accumulator + i) + all_floats(weight) * decoded), accumulator + i);
+  }
+  for (; i < count; ++i) {
+    std::int32_t const q = ((packed[i / 2] >> (i % 2 * 4) & 0xf) ^ 8) - 8;
+    accumulator[i] = decoded_sum(accumulator[i], static_cast<float>(q), scale, weight);
   }
 }
 
@@ -363,22 +385,20 @@ bool quantize_fused_run(QuantizerRun const& run, void const* gradient, ElementTy
 void dequantize_add_run(unsigned char const* codes, unsigned char const* scales, int bits,
                         std::uint64_t block_elements, float weight, float* accumulator,
                         std::uint64_t begin, std::uint64_t end) {
-  alignas(64) unsigned char raw[kTileElements + 2];
-  while (begin < end) {
-    std::uint64_t const block = begin / block_elements;
+  for (std::uint64_t block = begin / block_elements; begin < end; ++block) {
     std::uint64_t const block_end = smaller(end, (block + 1) * block_elements);
-    float scale;
-    std::memcpy(&scale, scales + block * sizeof scale, sizeof scale);
-    while (begin < block_end) {
-      std::uint64_t const count = smaller(kTileElements, block_end - begin);
-      if (bits == 8) {
-        dequantize_tile<8>(codes + begin, count, scale, weight, accumulator + begin);
-      } else {
-        unpack_nibbles(codes + begin / 2, (begin % 2 + count + 1) / 2, raw);
-        dequantize_tile<4>(raw + begin % 2, count, scale, weight, accumulator + begin);
+    auto const scale = load<float>(scales + block * sizeof(float));
+    if (bits == 8) {
+      dequantize_bytes(codes + begin, block_end - begin, scale, weight, accumulator + begin);
+    } else {
+      if (begin % 2 != 0) {
+        float const q = static_cast<float>((codes[begin / 2] >> 4 ^ 8) - 8);
+        accumulator[begin] = decoded_sum(accumulator[begin], q, scale, weight);
+        ++begin;
       }
-      begin += count;
+      dequantize_nibbles(codes + begin / 2, block_end - begin, scale, weight, accumulator + begin);
     }
+    begin = block_end;
   }
 }
 

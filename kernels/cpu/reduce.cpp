@@ -15,7 +15,7 @@ void scale(ExecContext const& ctx, StepValue<float> factor, std::span<float> val
 }
 
 void sum_squares(ExecContext const& ctx, std::span<float const> values, double* result) noexcept {
-  auto* const sum_block = GRADSIEVE_PICK(sum_squares_block);
+  auto* const sum_blocks = GRADSIEVE_PICK(sum_squares_blocks);
   // The block sums have to be added in order, so they are kept, a stretch of blocks at a time.
   constexpr std::uint64_t kStretchBlocks = 512;
   double block_sums[kStretchBlocks];
@@ -24,12 +24,10 @@ void sum_squares(ExecContext const& ctx, std::span<float const> values, double* 
   for (std::uint64_t first = 0; first < num_blocks; first += kStretchBlocks) {
     std::uint64_t const count = std::min(kStretchBlocks, num_blocks - first);
     for_chunks(ctx, count, 8, [&](std::uint64_t begin, std::uint64_t end) {
-      for (std::uint64_t b = begin; b < end; ++b) {
-        std::uint64_t const start = (first + b) * kSumBlockElements;
-        block_sums[b] =
-            sum_block(values.data() + start,
-                      std::min<std::uint64_t>(kSumBlockElements, values.size() - start));
-      }
+      std::uint64_t const start = (first + begin) * kSumBlockElements;
+      std::uint64_t const stop =
+          std::min<std::uint64_t>((first + end) * kSumBlockElements, values.size());
+      sum_blocks(values.data() + start, stop - start, kSumBlockElements, block_sums + begin);
     });
     for (std::uint64_t b = 0; b < count; ++b) sum += block_sums[b];
   }

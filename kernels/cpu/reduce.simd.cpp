@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/reduce.simd.hpp"
 
-#include "kernels/cpu/element_lanes.hpp"
+#include "kernels/cpu/lane_sums.hpp"
 
 namespace gradsieve::kernels::cpu::GRADSIEVE_TARGET {
 
@@ -9,33 +9,28 @@ void scale_chunk(float factor, std::uint64_t count, float* values) {
   for (std::uint64_t i = 0; i < count; ++i) values[i] = canonical(factor * values[i]);
 }
 
-double sum_squares_block(float const* values, std::uint64_t count) {
-  // Two vectors of four lanes: wider ones are taken apart by compilers, and badly.
-  typedef float Floats __attribute__((vector_size(16)));
-  typedef double Lanes __attribute__((vector_size(32)));
-  Lanes low = {};
-  Lanes high = {};
-  std::uint64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    Floats first;
-    Floats second;
-    __builtin_memcpy(&first, values + i, sizeof first);
-    __builtin_memcpy(&second, values + i + 4, sizeof second);
-    Lanes const x = __builtin_convertvector(first, Lanes);
-    Lanes const y = __builtin_convertvector(second, Lanes);
-    low += x * x;
-    high += y * y;
+void sum_squares_blocks(float const* values, std::uint64_t num_elements,
+                        std::uint64_t block_elements, double* block_sums) {
+  std::uint64_t begin = 0;
+  std::uint64_t const stride = std::uint64_t{kSumsAbreast} * block_elements;
+  for (; block_elements % 8 == 0 && begin + stride <= num_elements; begin += stride) {
+    LaneSums<Summand::square> sums[kSumsAbreast];
+    for (std::uint64_t i = 0; i < block_elements; i += 8) {
+#pragma GCC unroll 4
+      for (int b = 0; b < kSumsAbreast; ++b) {
+        sums[b].add_eight(values + begin + static_cast<std::uint64_t>(b) * block_elements + i);
+      }
+    }
+    for (auto const& sum : sums) *block_sums++ = sum.total();
   }
-  double rest[8] = {};
-  for (int lane = 0; i < count; ++i, ++lane) {
-    double const x = values[i];
-    rest[lane] = x * x;
+  while (begin < num_elements) {
+    std::uint64_t const rest = num_elements - begin;
+    std::uint64_t const end = begin + (rest < block_elements ? rest : block_elements);
+    LaneSums<Summand::square> sum;
+    for (; begin + 8 <= end; begin += 8) sum.add_eight(values + begin);
+    for (int lane = 0; begin < end; ++begin, ++lane) sum.add_one(lane, values[begin]);
+    *block_sums++ = sum.total();
   }
-  for (int lane = 0; lane < 4; ++lane) {
-    low[lane] += rest[lane];
-    high[lane] += rest[lane + 4];
-  }
-  return ((low[0] + low[1]) + (low[2] + low[3])) + ((high[0] + high[1]) + (high[2] + high[3]));
 }
 
 std::uint32_t largest_magnitude(float const* values, std::uint64_t count) {

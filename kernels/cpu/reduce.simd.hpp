@@ -9,8 +9,10 @@ namespace gradsieve::kernels::cpu {
 
 GRADSIEVE_PER_TARGET(void scale_chunk(float factor, std::uint64_t count, float* values))
 
-/// Σ x² of one block of at most kSumBlockElements, in the eight lanes of SumSquaresFn.
-GRADSIEVE_PER_TARGET(double sum_squares_block(float const* values, std::uint64_t count))
+/// Σ x² of each block of at most kSumBlockElements, in the eight lanes of SumSquaresFn. The last
+/// block may be short.
+GRADSIEVE_PER_TARGET(void sum_squares_blocks(float const* values, std::uint64_t num_elements,
+                                             std::uint64_t block_elements, double* block_sums))
 inline constexpr std::uint64_t kSumBlockElements = 4096;
 
 /// The largest |x| of finite x, as bits.

@@ -3,11 +3,7 @@
 
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#include "kernels/cpu/element_lanes.hpp"
+#include "kernels/cpu/lane_sums.hpp"
 
 namespace gradsieve::kernels::cpu {
 namespace {
@@ -15,11 +11,14 @@ namespace {
 /// The sum of a block is made of partial sums of this many elements, in eight lanes: both numbers
 /// are part of the definition.
 constexpr std::uint64_t kSumBlock = 4096;
-typedef float Floats __attribute__((vector_size(32)));
-typedef std::int32_t Words __attribute__((vector_size(32)));
-// Two vectors of four lanes: compilers take wider ones apart, and badly.
-typedef float FourFloats __attribute__((vector_size(16)));
-typedef double FourDoubles __attribute__((vector_size(32)));
+
+/// Elements whose bits fill whole bytes, and their bits.
+#if defined(__AVX512F__)
+typedef std::uint16_t RowBits;
+#else
+typedef std::uint8_t RowBits;
+#endif
+constexpr std::uint64_t kRow = 8 * sizeof(RowBits);
 
 std::uint64_t smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
@@ -29,8 +28,15 @@ struct Planes {
   std::uint32_t zero;
 };
 
+/// Of kRow elements.
 [[gnu::always_inline]] inline Planes planes_of(float const* values) {
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+  __m512 const x = _mm512_loadu_ps(values);
+  std::uint32_t negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  std::uint32_t zero = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_OQ);
+  __asm__("" : "+r"(negative), "+r"(zero));  // numbers from here on: see mask_above
+  return {negative, zero};
+#elif defined(__AVX2__)
   __m256 const x = _mm256_loadu_ps(values);
   __m256 const nothing = _mm256_setzero_ps();
   return {static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, nothing, _CMP_LT_OQ))),
@@ -77,38 +83,9 @@ class BitRow {
   std::uint32_t num_waiting_ = 0;
 };
 
-/// Sums of magnitudes in eight lanes.
-class LaneSums {
- public:
-  [[gnu::always_inline]] void add_eight(float const* values) {
-    add_magnitudes(values, low_);
-    add_magnitudes(values + 4, high_);
-  }
-  [[gnu::always_inline]] void add_one(int lane, float value) {
-    double const magnitude = __builtin_fabsf(value);
-    if (lane < 4) {
-      low_[lane] += magnitude;
-    } else {
-      high_[lane - 4] += magnitude;
-    }
-  }
-  double total() const {
-    return ((low_[0] + low_[1]) + (low_[2] + low_[3])) +
-           ((high_[0] + high_[1]) + (high_[2] + high_[3]));
-  }
+typedef LaneSums<Summand::magnitude> MagnitudeSums;
 
- private:
-  [[gnu::always_inline]] static void add_magnitudes(float const* values, FourDoubles& lanes) {
-    typedef std::int32_t FourWords __attribute__((vector_size(16)));
-    FourWords bits;
-    std::memcpy(&bits, values, sizeof bits);
-    lanes += __builtin_convertvector(reinterpret_cast<FourFloats>(bits & 0x7fffffff), FourDoubles);
-  }
-
-  FourDoubles low_ = {};
-  FourDoubles high_ = {};
-};
-
+/// What the scale of a block is made of.
 struct Magnitudes {
   double sum = 0;
   std::uint64_t num_zeros = 0;
@@ -119,22 +96,27 @@ std::uint64_t num_ones(std::uint32_t bits) {
   return bits == 0 ? 0 : static_cast<std::uint64_t>(__builtin_popcount(bits));
 }
 
+[[gnu::always_inline]] inline Planes measure_32(float const* values, MagnitudeSums& sums) {
+  Planes planes = {0, 0};
+  for (std::uint32_t part = 0; part < 32; part += kRow) {
+    Planes const row = planes_of(values + part);
+    planes.negative |= row.negative << part;
+    planes.zero |= row.zero << part;
+    for (std::uint32_t i = 0; i < kRow; i += 8) sums.add_eight(values + part + i);
+  }
+  return planes;
+}
+
 /// One partial sum, and the bits of its elements.
-void add_sum_block(float const* values, std::uint64_t count, BitRow& signs_row, BitRow& zeros_row,
-                   Magnitudes& magnitudes) {
-  LaneSums sums;
+void measure_sum_block(float const* values, std::uint64_t count, BitRow& signs_row,
+                       BitRow& zeros_row, Magnitudes& magnitudes) {
+  MagnitudeSums sums;
   BitRow signs = signs_row;  // by value: the bytes they write might otherwise be their own
   BitRow zeros = zeros_row;
   std::uint64_t num_zeros = 0;
   std::uint64_t i = 0;
   for (; i + 32 <= count; i += 32) {
-    Planes planes = {0, 0};
-    for (std::uint32_t part = 0; part < 32; part += 8) {
-      Planes const eight = planes_of(values + i + part);
-      planes.negative |= eight.negative << part;
-      planes.zero |= eight.zero << part;
-      sums.add_eight(values + i + part);
-    }
+    Planes const planes = measure_32(values + i, sums);
     signs.append(planes.negative, 32);
     zeros.append(planes.zero, 32);
     num_zeros += num_ones(planes.zero);
@@ -152,6 +134,30 @@ void add_sum_block(float const* values, std::uint64_t count, BitRow& signs_row, 
   magnitudes.num_zeros += num_zeros;
 }
 
+/// kSumsAbreast blocks of one partial sum each, a multiple of 32 elements.
+void measure_abreast(float const* values, std::uint64_t block_elements, unsigned char* signs,
+                     unsigned char* zeros, Magnitudes* magnitudes) {
+  MagnitudeSums sums[kSumsAbreast];
+  std::uint64_t num_zeros[kSumsAbreast] = {};
+  for (std::uint64_t i = 0; i < block_elements; i += 32) {
+#pragma GCC unroll 4
+    for (int b = 0; b < kSumsAbreast; ++b) {
+      std::uint64_t const at = static_cast<std::uint64_t>(b) * block_elements + i;
+      Planes const planes = measure_32(values + at, sums[b]);
+      store(planes.negative, signs + at / 8);
+      store(planes.zero, zeros + at / 8);
+      num_zeros[b] += num_ones(planes.zero);
+    }
+  }
+  for (int b = 0; b < kSumsAbreast; ++b) magnitudes[b] = {sums[b].total(), num_zeros[b]};
+}
+
+float scale_of(Magnitudes const& magnitudes, std::uint64_t count) {
+  std::uint64_t const num_nonzero = count - magnitudes.num_zeros;
+  if (num_nonzero == 0) return 0.0F;
+  return static_cast<float>(magnitudes.sum / static_cast<double>(num_nonzero));
+}
+
 void retain_block(float const* corrected, std::uint64_t count, float scale, float* residual) {
   GRADSIEVE_INDEPENDENT_ITERATIONS
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -167,26 +173,43 @@ struct Products {
   std::uint32_t zero;
 };
 
-[[gnu::always_inline]] inline void add_eight(Products const& products, std::uint32_t negative,
-                                             std::uint32_t zero, float* accumulator) {
-  Words const bit = {1, 2, 4, 8, 16, 32, 64, 128};
-  Words const is_negative = (bit & static_cast<std::int32_t>(negative)) == bit;
-  Words const is_zero = (bit & static_cast<std::int32_t>(zero)) == bit;
-  Words const signed_product = (is_negative & static_cast<std::int32_t>(kSignBit)) ^
-                               static_cast<std::int32_t>(products.positive);
-  Words const product =
-      (is_zero & static_cast<std::int32_t>(products.zero)) | (~is_zero & signed_product);
-  Floats sum;
-  std::memcpy(&sum, accumulator, sizeof sum);
-  sum += reinterpret_cast<Floats>(product);
-  Words const is_nan = sum != sum;
-  Words const result =
-      (is_nan & static_cast<std::int32_t>(kNanBits)) | (~is_nan & reinterpret_cast<Words>(sum));
-  std::memcpy(accumulator, &result, sizeof result);
-}
-
 [[gnu::always_inline]] inline bool bit_of(unsigned char const* plane, std::uint64_t i) {
   return (plane[i / 8] >> (i % 8) & 1) != 0;
+}
+
+template <bool kZeros>
+[[gnu::always_inline]] inline void add_row(Products const& products, std::uint32_t negative,
+                                           std::uint32_t zero, float* accumulator) {
+  for (std::uint32_t i = 0; i < kRow; i += kLanes) {
+    Words const flipped = words_of_mask(negative >> i) & all_words(kSignBit);
+    Words product = all_words(products.positive) ^ flipped;
+    if constexpr (kZeros) {
+      Words const is_zero = words_of_mask(zero >> i);
+      product = (is_zero & all_words(products.zero)) | (~is_zero & product);
+    }
+    Floats const sum = load<Floats>(accumulator + i) + reinterpret_cast<Floats>(product);
+    store(canonical(sum), accumulator + i);
+  }
+}
+
+/// Elements that share a scale, from the first bit of a byte on; `zeros` may be null if !kZeros.
+template <bool kZeros>
+void add_block(Products const& products, unsigned char const* signs, unsigned char const* zeros,
+               std::uint64_t count, float* accumulator) {
+  std::uint64_t i = 0;
+  for (; i + kRow <= count; i += kRow) {
+    std::uint32_t const zero = kZeros ? load<RowBits>(zeros + i / 8) : 0;
+    add_row<kZeros>(products, load<RowBits>(signs + i / 8), zero, accumulator + i);
+  }
+  if (i == count) return;
+  RowBits negative = 0;
+  RowBits zero = 0;
+  float row[kRow] = {};
+  std::memcpy(&negative, signs + i / 8, (count - i + 7) / 8);
+  if constexpr (kZeros) std::memcpy(&zero, zeros + i / 8, (count - i + 7) / 8);
+  std::memcpy(row, accumulator + i, (count - i) * sizeof(float));
+  add_row<kZeros>(products, negative, zero, row);
+  std::memcpy(accumulator + i, row, (count - i) * sizeof(float));
 }
 
 }  // namespace
@@ -194,26 +217,39 @@ struct Products {
 namespace GRADSIEVE_TARGET {
 
 bool sign_run(SignRun const& run, float const* corrected) {
-  BitRow signs(run.signs);
-  BitRow zeros(run.zeros);
+  std::uint64_t const block_elements = run.block_elements;
   bool any_zero = false;
   float* scale = run.scales;
-  for (std::uint64_t begin = 0; begin < run.num_elements; begin += run.block_elements) {
-    std::uint64_t const count = smaller(run.block_elements, run.num_elements - begin);
-    Magnitudes magnitudes;
-    for (std::uint64_t done = 0; done < count; done += kSumBlock) {
-      add_sum_block(corrected + begin + done, smaller(kSumBlock, count - done), signs, zeros,
-                    magnitudes);
-    }
+  auto const finish = [&](std::uint64_t begin, std::uint64_t count, Magnitudes const& magnitudes) {
     any_zero = any_zero || magnitudes.num_zeros != 0;
-    std::uint64_t const num_nonzero = count - magnitudes.num_zeros;
-    *scale = num_nonzero == 0
-                 ? 0.0F
-                 : static_cast<float>(magnitudes.sum / static_cast<double>(num_nonzero));
+    *scale = scale_of(magnitudes, count);
     if (run.residual != nullptr) {
       retain_block(corrected + begin, count, *scale, run.residual + begin);
     }
     ++scale;
+  };
+
+  std::uint64_t begin = 0;
+  bool const go_abreast = block_elements % 32 == 0 && block_elements <= kSumBlock;
+  while (go_abreast && run.num_elements - begin >= kSumsAbreast * block_elements) {
+    Magnitudes magnitudes[kSumsAbreast];
+    measure_abreast(corrected + begin, block_elements, run.signs + begin / 8, run.zeros + begin / 8,
+                    magnitudes);
+    for (Magnitudes const& of_block : magnitudes) {
+      finish(begin, block_elements, of_block);
+      begin += block_elements;
+    }
+  }
+  BitRow signs(run.signs + begin / 8);
+  BitRow zeros(run.zeros + begin / 8);
+  for (; begin < run.num_elements; begin += block_elements) {
+    std::uint64_t const count = smaller(block_elements, run.num_elements - begin);
+    Magnitudes magnitudes;
+    for (std::uint64_t done = 0; done < count; done += kSumBlock) {
+      measure_sum_block(corrected + begin + done, smaller(kSumBlock, count - done), signs, zeros,
+                        magnitudes);
+    }
+    finish(begin, count, magnitudes);
   }
   signs.finish();
   zeros.finish();
@@ -225,23 +261,22 @@ void sign_add_run(unsigned char const* signs, unsigned char const* zeros,
                   float* accumulator, std::uint64_t begin, std::uint64_t end) {
   while (begin < end) {
     std::uint64_t const block = begin / block_elements;
-    std::uint64_t const block_end = smaller(end, (block + 1) * block_elements);
-    float scale;
-    std::memcpy(&scale, scales + block * sizeof scale, sizeof scale);
+    std::uint64_t const count = smaller(end, (block + 1) * block_elements) - begin;
+    auto const scale = load<float>(scales + block * sizeof(float));
     Products const products = {bits_of(weight * scale), bits_of(weight * 0.0F)};
-    while (begin < block_end) {
-      if (begin % 8 == 0 && begin + 8 <= block_end) {
-        add_eight(products, signs[begin / 8], zeros == nullptr ? 0U : zeros[begin / 8],
-                  accumulator + begin);
-        begin += 8;
-        continue;
+    if (block_elements % 8 != 0) {
+      for (std::uint64_t i = begin; i < begin + count; ++i) {
+        bool const is_zero = zeros != nullptr && bit_of(zeros, i);
+        std::uint32_t const flipped = bit_of(signs, i) ? kSignBit : 0U;
+        float const product = float_of(is_zero ? products.zero : products.positive ^ flipped);
+        accumulator[i] = canonical(accumulator[i] + product);
       }
-      bool const is_zero = zeros != nullptr && bit_of(zeros, begin);
-      std::uint32_t const flipped = bit_of(signs, begin) ? kSignBit : 0U;
-      float const product = float_of(is_zero ? products.zero : products.positive ^ flipped);
-      accumulator[begin] = canonical(accumulator[begin] + product);
-      ++begin;
+    } else if (zeros == nullptr) {
+      add_block<false>(products, signs + begin / 8, nullptr, count, accumulator + begin);
+    } else {
+      add_block<true>(products, signs + begin / 8, zeros + begin / 8, count, accumulator + begin);
     }
+    begin += count;
   }
 }
 
