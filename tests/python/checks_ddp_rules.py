@@ -8,7 +8,7 @@ import gradsieve.torch as gt
 import torch
 import torch.distributed as dist
 from checks_ddp import local_gradient
-from gradsieve.torch._tensors import check_device
+from gradsieve.torch._device import check_device, device_of
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -142,15 +142,22 @@ def check_parameters_that_were_not_named_are_an_error() -> None:
 
 
 def check_tensors_elsewhere_are_an_error() -> None:
-    class OnGpu:
-        device = torch.device("cuda", 0)
+    class On:
+        def __init__(self, *place: object) -> None:
+            self.device = torch.device(*place)
 
-    try:
-        check_device(OnGpu())
-    except gradsieve.GradsieveError as error:
-        assert error.code == "not_implemented" and "NCCL" in str(error)
-    else:
-        raise AssertionError("accepted")
+    here = device_of([On("cpu"), On("cpu")])
+    for wrong, sentence in [
+        (lambda: check_device(On("cuda", 1), here), "on cuda:1 and the parameters were on cpu"),
+        (lambda: device_of([On("cpu"), On("cuda", 0)]), "on cpu, cuda:0; expected all on one"),
+        (lambda: device_of([On("meta")]), "expected cpu or cuda"),
+    ]:
+        try:
+            wrong()
+        except gradsieve.GradsieveError as error:
+            assert sentence in str(error), error
+        else:
+            raise AssertionError("accepted")
 
 
 @ranks(2, 4)

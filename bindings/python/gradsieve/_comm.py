@@ -12,6 +12,16 @@ from gradsieve._transport import Table, Transport
 from gradsieve.errors import check
 
 
+NCCL_ID_BYTES = 128
+
+
+def nccl_id() -> bytes:
+    """An id that one rank makes and brings to the others."""
+    made = ctypes.create_string_buffer(NCCL_ID_BYTES)
+    check(library().gsvNcclGetUniqueId(made))
+    return made.raw
+
+
 class Comm:
     """A handle of the library, and what has to live as long as it."""
 
@@ -40,6 +50,19 @@ class Comm:
         handle = _abi.Handle()
         path = module_path.encode() if module_path is not None else None
         check(library().gsvCommInitMpi(ctypes.byref(handle), mpi_comm_address, path))
+        return cls(handle)
+
+    def nccl(self) -> Comm:
+        """NCCL between the same ranks, each on the CUDA device that is current. Collective."""
+        handle = _abi.Handle()
+        check(library().gsvCommInitNcclOver(ctypes.byref(handle), self.handle))
+        return Comm(handle, self)
+
+    @classmethod
+    def of_nccl_id(cls, world_size: int, nccl_id: bytes, rank: int) -> Comm:
+        """NCCL between ranks that share nothing but an id. Collective."""
+        handle = _abi.Handle()
+        check(library().gsvCommInitNccl(ctypes.byref(handle), world_size, nccl_id, rank))
         return cls(handle)
 
     def limited(self, bits_per_second: float, latency: float = 0.0) -> Comm:

@@ -40,10 +40,14 @@ class Tensor(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """`committed`: the results may be used. `found_nonfinite`: on some rank; rolled back."""
+    """`committed`: the results may be used. `found_nonfinite`: on some rank; rolled back.
+
+    `pending`: neither is known yet, the outcome is on its way on the device.
+    """
 
     committed: bool
     found_nonfinite: bool
+    pending: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +101,8 @@ class Hook:
         timeout: float = 30.0,
         progress_thread: bool = True,
         strict: bool = False,
+        backend: str = "cpu",
+        stream: int | None = None,
     ) -> None:
         c_rules = _c_rules(rules)
         options = _abi.HookOptions(
@@ -112,9 +118,11 @@ class Hook:
             exchange_deadline_ms=max(1, round(timeout * 1000)),
             no_progress_thread=0 if progress_thread else 1,
             strict=1 if strict else 0,
+            stream=stream,
         )
         self._comm = comm
-        self._context = Context(seed=seed, num_threads=num_threads)
+        self._stream = stream
+        self._context = Context(seed=seed, num_threads=num_threads, backend=backend)
         self.handle = _abi.Handle()
         self._check(
             library().gsvHookCreate(
@@ -179,7 +187,11 @@ class Hook:
         self._check(library().gsvHookBegin(self.handle, step, loss_scale))
 
     def reduce(self, bucket: int, address: int, num_elements: int, dtype: str) -> _abi.Event:
-        """Starts a bucket, in place; the memory stays untouched until wait has returned."""
+        """Starts a bucket, in place; the memory stays untouched until wait has returned.
+
+        With backend "cuda" it is device memory, complete in the order of the hook's stream, and
+        wait and finish put the results into that order.
+        """
         event = _abi.Event()
         self._check(
             library().gsvHookReduce(
@@ -188,7 +200,7 @@ class Hook:
                 address,
                 num_elements,
                 dtype_number(dtype),
-                None,
+                self._stream,
                 ctypes.byref(event),
             )
         )
@@ -198,9 +210,28 @@ class Hook:
         self._check(library().gsvHookWait(self.handle, ctypes.byref(event)))
 
     def finish(self) -> StepResult:
+        return self._outcome(library().gsvHookFinish)
+
+    def synchronize(self) -> StepResult:
+        """Waits for the outcome of the last finished step, where that was pending."""
+        return self._outcome(library().gsvHookSynchronize)
+
+    def _outcome(self, function: Any) -> StepResult:
         result = _abi.StepResult()
-        self._check(library().gsvHookFinish(self.handle, ctypes.byref(result)))
-        return StepResult(bool(result.committed), bool(result.found_nonfinite))
+        self._check(function(self.handle, ctypes.byref(result)))
+        return StepResult(
+            bool(result.committed), bool(result.found_nonfinite), bool(result.pending)
+        )
+
+    def replay(self, step: int, loss_scale: float = 1.0) -> None:
+        """Before each launch of a CUDA graph that a step was captured in: it is this one then."""
+        self._check(library().gsvHookReplay(self.handle, step, loss_scale))
+
+    def committed_word(self) -> int | None:
+        """Address of a device word: 1, in stream order, if the last finished step is committed."""
+        word = ctypes.c_void_p()
+        self._check(library().gsvHookCommittedWord(self.handle, ctypes.byref(word)))
+        return word.value
 
     def refuse(self) -> None:
         """Undoes a committed step before the next begin. All ranks."""

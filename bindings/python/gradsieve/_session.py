@@ -26,9 +26,12 @@ class Session:
         self._next_rules: list[tuple[int, Rules]] = []
         self._waiting_state: tuple[list[bytes], str] | None = None
         self._committed = False
+        self._outcome = StepResult(False, False)
+        self._on_device = options.get("backend") == "cuda"
         self.in_step = False
 
     def plan(self, tensors: Sequence[Tensor], buckets: Sequence[Sequence[int]]) -> None:
+        self.synchronize()
         self.hook.plan(tensors, buckets)
         self.planned = list(tensors)
         self._committed = False
@@ -38,6 +41,7 @@ class Session:
             self._waiting_state = None
 
     def begin(self, loss_scale: float = 1.0) -> None:
+        self.synchronize()
         while self._next_rules and self._next_rules[0][0] <= self.step:
             self.hook.set_rules(self._next_rules.pop(0)[1])
             self._committed = False
@@ -48,12 +52,22 @@ class Session:
         self._committed = False
         self.in_step = False
         self.step += 1
-        result = self.hook.finish()
-        self._committed = result.committed
-        return result
+        self._outcome = StepResult(False, False, pending=self._on_device)  # also if this fails
+        self._outcome = self.hook.finish()
+        self._committed = self._outcome.committed
+        return self._outcome
+
+    def synchronize(self) -> StepResult:
+        """The outcome of the last step, waited for where it is pending."""
+        if self._outcome.pending:
+            self._outcome = StepResult(False, False)
+            self._outcome = self.hook.synchronize()
+            self._committed = self._outcome.committed
+        return self._outcome
 
     def refuse(self) -> bool:
         """Undoes the last step if it was committed; whether it was."""
+        self.synchronize()
         if not self._committed:
             return False
         self.hook.refuse()
@@ -82,6 +96,7 @@ class Session:
         """What this rank must keep to resume bit for bit. Between steps; save one per rank."""
         if not self.planned:
             raise RuntimeError("there is no state before the first step")
+        self.synchronize()
         return {
             "version": STATE_VERSION,
             "step": self.step,

@@ -19,6 +19,7 @@ Rules = Union[str, Mapping[str, str], Sequence["tuple[str, str]"]]
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3}
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+BACKENDS = ("default", "ref", "cpu", "cuda")
 CLAIMS = (
     "deterministic",
     "lossless",
@@ -36,10 +37,11 @@ _plugins: list[int] = []  # addresses of what codec.register added
 
 
 class Context:
-    """Seed and threads that encoders and hooks start from."""
+    """Backend, seed and threads that encoders and hooks start from."""
 
-    def __init__(self, seed: int = 0, num_threads: int = 1) -> None:
-        config = _abi.ContextConfig(seed=seed, num_threads=num_threads)
+    def __init__(self, seed: int = 0, num_threads: int = 1, backend: str = "cpu") -> None:
+        number = BACKENDS.index(backend)
+        config = _abi.ContextConfig(backend=number, seed=seed, num_threads=num_threads)
         self.handle = _abi.Handle()
         check(library().gsvContextCreate(ctypes.byref(self.handle), ctypes.byref(config)))
         for plugin in _plugins:

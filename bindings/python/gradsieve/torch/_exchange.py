@@ -13,8 +13,9 @@ from gradsieve._comm import Comm
 from gradsieve._hook import Stats, StepResult, Tensor
 from gradsieve._session import Session
 from gradsieve.spec import Rules
-from gradsieve.torch._group_transport import GroupTransport
-from gradsieve.torch._tensors import Names, check_device, desc_of, dtype_name
+from gradsieve.torch._device import check_device, device_of
+from gradsieve.torch._group_transport import GroupTransport, comm_for
+from gradsieve.torch._tensors import Names, desc_of, dtype_name
 
 DEFAULT_BUCKET_BYTES = 25 << 20
 
@@ -39,33 +40,48 @@ class Exchange:
     ) -> None:
         self._group = group if group is not None else dist.group.WORLD
         self._parameters = Names(named_parameters).parameters
-        for parameter in self._parameters.values():
-            check_device(parameter)
+        self._device = device_of(self._parameters.values())
         self._bucket_bytes = bucket_bytes
-        comm = Comm.of_transport(GroupTransport(self._group, timeout))
-        self._session = Session(comm, spec, timeout=timeout, **options)
+        self._transport = GroupTransport(self._group, timeout)
+        with self._device.scope():
+            host = Comm.of_transport(self._transport)
+            self._session = Session(
+                comm_for(host, self._group, self._device),
+                spec,
+                timeout=timeout,
+                backend=self._device.backend,
+                stream=self._device.stream,
+                **options,
+            )
         self._used: torch.Tensor | None = None
         self._buckets: list[list[str]] = []
 
-    def reduce(self, *, loss_scale: float = 1.0) -> StepResult:
+    def reduce(self, *, loss_scale: float = 1.0, wait: bool = True) -> StepResult:
         """One step: all ranks call it after backward. The result says whether it is committed.
 
         Where some rank brought NaN or infinity, the affected gradients are NaN on every rank and
-        the step is not committed. A rank that fails is a GradsieveError on every rank.
+        the step is not committed. A rank that fails is a GradsieveError on every rank. Over NCCL,
+        with `wait=False`, the outcome is left pending on the device: what is on the current stream
+        finds the gradients in order, and the next call of any method tells what went wrong.
         """
         used = torch.tensor([p.grad is not None for p in self._parameters.values()]).to(torch.uint8)
-        dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._group)
-        if self._used is None or not torch.equal(used, self._used):
-            self._plan(used)
+        self._transport.largest(used)
         session = self._session
-        session.begin(loss_scale)
+        self._device.fork()
+        with self._device.scope():
+            if self._used is None or not torch.equal(used, self._used):
+                self._plan(used)
+            session.begin(loss_scale)
         flats = [self._flatten(bucket) for bucket in self._buckets]
-        for number, flat in enumerate(flats):
-            session.hook.reduce(number, flat.data_ptr(), flat.numel(), dtype_name(flat))
-        result = session.finish()
+        self._device.fork()
+        with self._device.scope():
+            for number, flat in enumerate(flats):
+                session.hook.reduce(number, flat.data_ptr(), flat.numel(), dtype_name(flat))
+            result = session.finish()
+        self._device.join()
         for bucket, flat in zip(self._buckets, flats):
             self._scatter(bucket, flat)
-        return result
+        return session.synchronize() if wait else result
 
     def _plan(self, used: torch.Tensor) -> None:
         names = [name for name, flag in zip(self._parameters, used.tolist()) if flag]
@@ -98,6 +114,7 @@ class Exchange:
         parts = []
         for name in bucket:
             parameter = self._parameters[name]
+            check_device(parameter, self._device)
             gradient = parameter.grad
             if gradient is None:
                 gradient = torch.zeros_like(parameter)

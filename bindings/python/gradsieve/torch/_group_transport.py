@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from gradsieve import _abi
-from gradsieve._transport import Transport, TransportError
+from gradsieve._comm import Comm
+from gradsieve._transport import CONTROL, Transport, TransportError
+from gradsieve.torch._device import Device
 
 # A message's first frame: its length, then as much of it as fits. gloo ends the process when more
 # comes than was asked for; a receive of a whole frame can never be too small, and what follows is
@@ -135,9 +137,21 @@ class GroupTransport(Transport):
     def abort(self) -> None:
         self._aborted = True
 
+    def largest(self, numbers: torch.Tensor) -> None:
+        """The largest of all ranks, element by element and in place. Between two steps."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._groups[CONTROL].allreduce([numbers], options).wait()
+
     def dense_all_reduce(self, address: int, num_elements: int, dtype: int) -> None:
         memory = _memory(address, num_elements * _DTYPES[dtype].itemsize).view(_DTYPES[dtype])
         self._group(0).allreduce([memory]).wait()
+
+
+def comm_for(host: Comm, process_group: Any, device: Device) -> Comm:
+    """Where payloads travel: over NCCL if that is how the group moves what is on this device."""
+    uses_nccl = device.backend == "cuda" and "nccl" in dist.get_backend_config(process_group)
+    return host.nccl() if uses_nccl else host
 
 
 def _groups_of_some(process_group: Any, limit: datetime.timedelta) -> list[Any]:

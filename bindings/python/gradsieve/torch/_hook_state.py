@@ -4,49 +4,28 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from gradsieve._comm import Comm
-from gradsieve._hook import Stats, Tensor
+from gradsieve._hook import Stats
 from gradsieve._session import Session
 from gradsieve.errors import GradsieveError
 from gradsieve.spec import Rules
-from gradsieve.torch._group_transport import GroupTransport
+from gradsieve.torch._bucket import Bucket, layout_error, plan_of, value_of
+from gradsieve.torch._device import check_device, device_of
+from gradsieve.torch._group_transport import GroupTransport, comm_for
 from gradsieve.torch._sparse import reduce_sparse
-from gradsieve.torch._tensors import Names, check_device, desc_of, dtype_name
+from gradsieve.torch._tensors import Names, desc_of, dtype_name
 from gradsieve.torch._worker import Worker
 
 # DDP lays its buckets anew after the first backward pass; what two have shown stays.
 _PASSES_UNTIL_TRUSTED = 2
-
-
-class _Bucket(NamedTuple):
-    """One bucket of DDP in one backward pass."""
-
-    number: int
-    names: tuple[str, ...]
-    parameters: tuple[torch.Tensor, ...]
-    buffer: torch.Tensor
-    future: torch.futures.Future[Any]
-
-    @property
-    def is_sparse(self) -> bool:
-        return self.buffer.layout != torch.strided
-
-    def slices(self) -> list[torch.Tensor]:
-        """The flat buffer, cut by parameter."""
-        return list(torch.split(self.buffer, [parameter.numel() for parameter in self.parameters]))
-
-    @property
-    def layout(self) -> tuple[Any, ...]:
-        if self.is_sparse:
-            return (self.number, self.names, "sparse")
-        return (self.number, self.names, dtype_name(self.buffer), self.buffer.numel())
 
 
 class HookState:
@@ -60,8 +39,9 @@ class HookState:
     `grad_scaler`: the torch.amp.GradScaler in use. Residuals then follow its scale, a step that it
     skips is taken back on all ranks, and rollback is "exact". `timeout`: seconds that an exchange
     may take; the vote has twice as long. `link`: (bits per second, seconds of latency) of a slow
-    network to imitate. Also: rollback ("merge", "exact"), on_nonfinite ("propagate", "skip",
-    "error"), seed, num_threads, strict.
+    network to imitate. `overlap`: on CUDA, False makes backward wait, on the device, for each
+    bucket: for models that communicate over NCCL in backward themselves. Also: rollback ("merge",
+    "exact"), on_nonfinite ("propagate", "skip", "error"), seed, num_threads, strict.
 
     With GRADSIEVE_DISABLE=1 gradients go the way they go without a hook, bit for bit.
     """
@@ -76,6 +56,7 @@ class HookState:
         rollback: str | None = None,
         timeout: float = 30.0,
         link: tuple[float, float] | None = None,
+        overlap: bool = True,
         **options: Any,
     ) -> None:
         if named_parameters is None:
@@ -85,23 +66,31 @@ class HookState:
         self._scaler = grad_scaler
         self._scale = 1.0
         self.disabled = os.environ.get("GRADSIEVE_DISABLE") == "1"
-        transport = GroupTransport(self._group, timeout)
-        self._comm = Comm.of_transport(transport)
+        self._device = device_of(self._names.parameters.values())
+        self._overlap = overlap
+        self._comm = Comm.of_transport(GroupTransport(self._group, timeout))
         if link is not None:
             self._comm = self._comm.limited(*link)
-        self._session = Session(
-            self._comm,
-            rules,
-            rollback=rollback or ("exact" if grad_scaler is not None else "merge"),
-            timeout=timeout,
-            progress_thread=False,  # the worker drives exchanges, and waits for nothing else
-            **options,
-        )
+        with self._device.scope():
+            comm = self._comm if link else comm_for(self._comm, self._group, self._device)
+            #: Exchanges run in stream order, and nothing waits for them on the host.
+            self._is_ordered = comm is not self._comm
+            self._session = Session(
+                comm,
+                rules,
+                rollback=rollback or ("exact" if grad_scaler is not None else "merge"),
+                timeout=timeout,
+                progress_thread=False,  # the worker drives exchanges, and waits for nothing else
+                backend=self._device.backend,
+                stream=self._device.stream,
+                **options,
+            )
+        self._outcome_known: threading.Event | None = None
         self._worker = Worker("gradsieve")
         self._layout: list[tuple[Any, ...]] = []  # as planned
         self._passes = 0  # with this layout
         self._resumed: list[list[str]] = []  # names by bucket, of a checkpoint
-        self._pass: list[_Bucket] = []  # of the backward pass that is running
+        self._pass: list[Bucket] = []  # of the backward pass that is running
         self._collecting = False
         self._failure: GradsieveError | None = None
 
@@ -112,20 +101,32 @@ class HookState:
         buffer = bucket.buffer()
         if self.disabled:
             return self._reduce_dense(buffer)
-        check_device(buffer)
+        check_device(buffer, self._device)
+        self._device.fork()
+        with self._device.scope():
+            result = self._take(bucket, buffer)
+        # What comes after backward comes after our exchanges: of two communicators that are under
+        # way at once each may wait for the other.
+        if bucket.is_last() or not self._overlap:
+            self._device.join()
+        return result
+
+    def _take(self, bucket: GradBucket, buffer: torch.Tensor) -> torch.futures.Future[Any]:
+        if not self._pass:
+            self._settle()
         if self._failure is not None:
             raise self._failure
         parameters = tuple(bucket.parameters())
         names = tuple(self._names.of(parameter) for parameter in parameters)
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        arrived = _Bucket(bucket.index(), names, parameters, buffer, future)
-        result = future.then(_value)
+        future = self._device.future()
+        arrived = Bucket(bucket.index(), names, parameters, buffer, future)
+        result = future.then(value_of)
         if not self._pass:
             self._collecting = not self._expected(arrived)
             if not self._collecting:
                 self._begin()
         elif not self._collecting and not self._expected(arrived):
-            raise self._fail(_layout_error())
+            raise self._fail(layout_error())
         self._pass.append(arrived)
         is_last = bucket.is_last()
         if not self._collecting:
@@ -134,9 +135,32 @@ class HookState:
             self._start_collected()
         if is_last:
             self._pass = []
+            if self._is_ordered:
+                self._watch()
         return result
 
-    def _expected(self, arrived: _Bucket) -> bool:
+    def _watch(self) -> None:
+        """The worker waits for the outcome: it ends a step that not all ranks have come to."""
+        known = threading.Event()
+
+        def wait() -> None:
+            try:
+                with self._device.scope():
+                    self._session.synchronize()
+            except GradsieveError as error:
+                self._failure = self._failure or error
+            finally:
+                known.set()
+
+        self._outcome_known = known
+        self._worker.submit(wait)
+
+    def _settle(self) -> None:
+        """Until the outcome of the last pass is known and no other thread uses the hook."""
+        if self._outcome_known is not None:
+            self._outcome_known.wait()
+
+    def _expected(self, arrived: Bucket) -> bool:
         place = len(self._pass)
         return (
             self._passes >= _PASSES_UNTIL_TRUSTED
@@ -153,7 +177,7 @@ class HookState:
                 return
             if layout != self._layout:
                 self._layout = []
-                self._plan(buckets)
+                self._session.plan(*plan_of(bucket.descs() for bucket in buckets))
                 self._layout = layout
                 self._passes = min(self._passes, 1)
             self._begin()
@@ -168,7 +192,7 @@ class HookState:
             return
         self._passes += 1
 
-    def _start_as_resumed(self, buckets: Sequence[_Bucket]) -> bool:
+    def _start_as_resumed(self, buckets: Sequence[Bucket]) -> bool:
         """The first passes after a checkpoint go in its buckets: where shards are cut decides bits.
 
         Whether there was anything to do. DDP comes to the same buckets when it has laid them anew.
@@ -189,7 +213,11 @@ class HookState:
         }
         flats = [torch.cat([slices[name] for name in names]) for names in self._resumed]
         self._layout = []
-        self._session.plan(*self._described(flats))
+        tensors = [
+            [desc_of(name, self._names.parameters[name], dtype_name(flat)) for name in names]
+            for names, flat in zip(self._resumed, flats)
+        ]
+        self._session.plan(*plan_of(tensors))
         self._begin()
         try:
             for place, flat in enumerate(flats):
@@ -207,29 +235,6 @@ class HookState:
         self._passes += 1
         return True
 
-    def _described(self, flats: Sequence[torch.Tensor]) -> tuple[list[Tensor], list[list[int]]]:
-        tensors: list[Tensor] = []
-        positions = []
-        for names, flat in zip(self._resumed, flats):
-            positions.append(list(range(len(tensors), len(tensors) + len(names))))
-            kind = dtype_name(flat)
-            tensors += [desc_of(name, self._names.parameters[name], kind) for name in names]
-        return tensors, positions
-
-    def _plan(self, buckets: Sequence[_Bucket]) -> None:
-        tensors: list[Tensor] = []
-        positions = []
-        for bucket in buckets:
-            first = len(tensors)
-            if not bucket.is_sparse:
-                kind = dtype_name(bucket.buffer)
-                tensors += [
-                    desc_of(name, parameter, kind)
-                    for name, parameter in zip(bucket.names, bucket.parameters)
-                ]
-            positions.append(list(range(first, len(tensors))))
-        self._session.plan(tensors, positions)
-
     def _begin(self) -> None:
         try:
             if self._scaler is not None:
@@ -241,7 +246,7 @@ class HookState:
         except GradsieveError as error:
             raise self._fail(error) from None
 
-    def _start(self, bucket: _Bucket, is_last: bool) -> None:
+    def _start(self, bucket: Bucket, is_last: bool) -> None:
         """Encodes on this thread; the worker waits for the exchange."""
         place = self._layout.index(bucket.layout)
         event = None
@@ -257,22 +262,30 @@ class HookState:
             except GradsieveError as raised:
                 error = raised  # a bucket that failed still takes part
 
-        def complete() -> None:
+        def result_of() -> Any:
+            if error is not None and not is_last:
+                raise error
             result: Any = bucket.buffer
-            try:
-                if error is not None and not is_last:
-                    raise error
-                if event is not None:
-                    self._session.hook.wait(event)
-                elif error is None:
-                    result = reduce_sparse(bucket.buffer, self._comm, place)
-                if is_last:
-                    self._session.finish()
-            except Exception as raised:
-                result = self._finish_failed(raised, is_last)
-            bucket.future.set_result(result)
+            if event is not None:
+                self._session.hook.wait(event)
+            elif error is None:
+                result = reduce_sparse(bucket.buffer, self._comm, place)
+            if is_last:
+                self._session.finish()
+            return result
 
-        self._worker.submit(complete)
+        def complete() -> None:
+            with self._device.scope():
+                try:
+                    result = result_of()
+                except Exception as raised:
+                    result = self._finish_failed(raised, is_last)
+                bucket.future.set_result(result)
+
+        if self._is_ordered:
+            complete()
+        else:
+            self._worker.submit(complete)
 
     def _finish_failed(self, error: Exception, is_last: bool) -> Exception:
         """The last bucket votes whatever has happened, so that all ranks know."""
@@ -309,6 +322,7 @@ class HookState:
 
         All ranks, before the next backward pass. A GradScaler given to HookState does it itself.
         """
+        self._settle()
         return self._session.refuse()
 
     def set_rules(self, rules: Rules, at_step: int | None = None) -> None:
@@ -317,6 +331,7 @@ class HookState:
 
     def stats(self, of: str = "tensors") -> list[Stats]:
         """Counters per tensor, or per bucket with of="buckets", after a backward pass."""
+        self._settle()
         return self._session.hook.stats(of)
 
     def describe(self) -> str:
@@ -325,10 +340,12 @@ class HookState:
 
     def residual(self, name: str) -> torch.Tensor:
         """What of a parameter's gradient was not sent yet, flat."""
+        self._settle()
         return torch.frombuffer(self._session.residual(name), dtype=torch.float32).clone()
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to resume bit for bit: save one per rank, beside the model."""
+        self._settle()
         state = self._session.state_dict()
         blob = torch.frombuffer(bytearray(state["state"]), dtype=torch.uint8)
         buckets = [list(names) for _, names, kind, *_ in self._layout if kind != "sparse"]
@@ -343,6 +360,7 @@ class HookState:
 
         `on_world_change`: "error"; "redistribute", which keeps the sum of the residuals; "reset".
         """
+        self._settle()
         given = [states] if isinstance(states, Mapping) else list(states)
         plain = [{**state, "state": bytes(state["state"].numpy())} for state in given]
         self._session.load_state_dict(plain, on_world_change)
@@ -352,19 +370,3 @@ class HookState:
     def close(self) -> None:
         """Ends the worker thread, after the exchanges that are under way."""
         self._worker.close()
-
-
-def _value(future: torch.futures.Future[Any]) -> Any:
-    """Raises what went wrong: torch hands the exception of a callback on, to backward()."""
-    value = future.value()
-    if isinstance(value, BaseException):
-        raise value
-    return value
-
-
-def _layout_error() -> GradsieveError:
-    return GradsieveError(
-        "DDP changed its buckets in the middle of a backward pass; expected those of the pass "
-        "before. A model that is wrapped anew needs a HookState of its own",
-        "invalid_usage",
-    )

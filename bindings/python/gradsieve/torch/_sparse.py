@@ -16,8 +16,12 @@ _FIRST_TAG = 0x20000000  # beyond those of hooks
 
 
 def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tensor:
-    """The mean over all ranks of a sparse COO gradient, as one. Ranks may bring different rows."""
-    gradient = gradient.coalesce()
+    """The mean over all ranks of a sparse COO gradient, as one. Ranks may bring different rows.
+
+    What is on a device goes through host memory.
+    """
+    device = gradient.device
+    gradient = gradient.coalesce().cpu()
     if gradient.sparse_dim() != 1:
         raise TypeError(
             f"a sparse gradient has {gradient.sparse_dim()} sparse dimensions; expected 1, the rows"
@@ -51,7 +55,7 @@ def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tenso
     result = summed.reshape(shape).to(gradient.dtype)
     return torch.sparse_coo_tensor(
         found_rows.unsqueeze(0), result, gradient.shape, is_coalesced=True, check_invariants=False
-    )
+    ).to(device)
 
 
 def _width(gradient: torch.Tensor) -> int:

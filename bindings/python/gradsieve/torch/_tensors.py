@@ -25,15 +25,6 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def check_device(tensor: torch.Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise GradsieveError(
-            f"a gradient is on {tensor.device}; this version of gradsieve exchanges gradients in "
-            "host memory (gloo) only and has no NCCL transport yet",
-            "not_implemented",
-        )
-
-
 def desc_of(name: str, parameter: torch.Tensor, dtype: str) -> Tensor:
     rows = parameter.shape[0] if parameter.dim() > 1 else 1
     return Tensor(name, parameter.numel(), dtype, max(1, rows))
