@@ -22,8 +22,8 @@ AVX512_FLAGS = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vbmi", "v
 SIMD_FLAGS = {"portable": [], "avx2": AVX2_FLAGS, "avx512": AVX2_FLAGS + AVX512_FLAGS}
 LAUNCHER_OF_EMULATOR = "cudasim-run"
 EMULATED = "emulated"  # in place of an architecture
-# What only the whole library has, and takes other libraries for.
-LEFT_OUT = ("MPI", "TORCH", "NCCL", "BENCH", "TOOLS", "PYTHON")
+# What only the whole library has, and takes other libraries for. NCCL is taken where it is found.
+LEFT_OUT = ("MPI", "TORCH", "BENCH", "TOOLS", "PYTHON")
 
 
 def tool(name):
@@ -96,7 +96,15 @@ def cmake_is_new_enough(log):
     return found is not None and (int(found[1]), int(found[2])) >= LEAST_CMAKE
 
 
-def with_cmake(folder, seconds, log, cccl, arch):
+def nccl_header_of_torch(python, log):
+    """The folder of nccl.h that came with torch, or ""."""
+    code = "import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])"
+    status, text = log.run([python, "-c", code], 20, quiet=True)
+    folder = pathlib.Path(text.strip()) / "include"
+    return str(folder) if status == 0 and (folder / "nccl.h").is_file() else ""
+
+
+def with_cmake(folder, seconds, log, cccl, arch, python):
     """Programs, or None where CMake or what the whole library needs is missing."""
     if not cmake_is_new_enough(log):
         log.say("no CMake of 3.25 or newer")
@@ -106,6 +114,8 @@ def with_cmake(folder, seconds, log, cccl, arch):
         "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
         f"-DCMAKE_CUDA_ARCHITECTURES={arch}", "-DGRADSIEVE_CUDA=ON",
         "-DGRADSIEVE_CUDA_EMULATOR=OFF", f"-DGRADSIEVE_CCCL={cccl or ''}"]
+    if nccl := nccl_header_of_torch(python, log):
+        settings.append(f"-DGSV_NCCL_INCLUDE_DIR={nccl}")
     command = ["cmake", "-S", ROOT, "-B", folder, *generator, *settings]
     status, _ = log.run(command, min(60, seconds))
     if status != 0:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch needs for the same work on the same GPU, for tools/gpu_check. The last line is JSON.
 
-usage: torch_on_device.py topk|ddp [--elements N]
-topk: torch.topk of magnitudes, alone and with feedback.  ddp: our hook at world size 1.
+usage: torch_on_device.py [--elements N]
+torch.topk of magnitudes, alone and with feedback. DDP with our hook: torch_ddp_on_device.py.
 exit status: 0 measured, 77 not possible here (the last line says why)
 """
 
 import argparse
 import json
-import pathlib
 import statistics
 import sys
-import tempfile
 
 ABSENT = 77
 ROUNDS = 11
@@ -64,41 +62,8 @@ def topk(torch, num_elements):
     return found
 
 
-def ddp(torch, _):
-    import gradsieve.torch as gt
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    scratch = tempfile.mkdtemp()
-    store = f"file://{pathlib.Path(scratch) / 'store'}"
-    dist.init_process_group("nccl", init_method=store, rank=0, world_size=1)
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)]
-    model = torch.nn.Sequential(*layers)
-    wrapped = DistributedDataParallel(model.cuda())
-    spec = "topk(density=0.01) | int8 ; feedback=residual"
-    state = gt.HookState([("*", spec)], None, wrapped.module.named_parameters())
-    wrapped.register_comm_hook(state, gt.hook)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(20):
-        start.record()
-        optimizer.zero_grad()
-        wrapped(torch.randn(256, 1024, device="cuda")).square().mean().backward()
-        optimizer.step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    dist.destroy_process_group()
-    step_ms = statistics.median(times[5:])
-    detail = f"a step of DDP with our hook: {step_ms:.2f} ms"
-    return {"spec": spec, "step_ms": step_ms, "detail": detail}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("topk", "ddp"))
     parser.add_argument("--elements", type=int, default=1 << 27)
     given = parser.parse_args()
     try:
@@ -110,10 +75,10 @@ def main():
         print(f"torch {torch.__version__} sees no GPU")
         return ABSENT
     try:
-        found = {"topk": topk, "ddp": ddp}[given.what](torch, given.elements)
+        found = topk(torch, given.elements)
     except Exception as error:  # whatever it is, there is no number
         reason = (str(error).splitlines() or [""])[0]
-        print(f"{given.what} does not work here: {type(error).__name__}: {reason}")
+        print(f"torch.topk does not work here: {type(error).__name__}: {reason}")
         return ABSENT
     print(json.dumps(found))
     return 0
