@@ -3,13 +3,13 @@
 
     class Halves(Codec):
         name = "halves"
-        summary = "Sends every element as an IEEE half"
+        summary = "Sends every element as an IEEE half, saturated"
 
         def capacity_bytes(self, num_elements):
             return 2 * num_elements
 
         def encode(self, gradient, call):
-            return gradient.astype(np.float16).tobytes()
+            return np.clip(gradient, -65504, 65504).astype(np.float16).tobytes()
 
         def decode_add(self, body, weight, accumulator):
             accumulator += weight * np.frombuffer(body, np.float16).astype(np.float32)
