@@ -194,6 +194,17 @@ void report(Arguments const& arguments, int rank, Findings const& findings) {
   std::filesystem::rename(path.string() + ".partial", path);
 }
 
+/// A launcher may end the job once the first rank has left it without MPI_Finalize.
+void wait_for_others(Arguments const& arguments, int world_size) {
+  auto const end = Clock::now() + kMostSeconds;
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::filesystem::path const path = arguments.folder / (std::to_string(rank) + ".report");
+    while (rank != arguments.victim && !std::filesystem::exists(path) && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -218,5 +229,6 @@ int main(int argc, char** argv) {
     findings.expect(false, error.what());
   }
   report(arguments, me, findings);
+  wait_for_others(arguments, transport.world_size());
   ::_exit(findings.wrong.empty() ? 0 : 1);
 }
