@@ -154,6 +154,81 @@ def check_unused_everywhere_stays_unused_C58() -> None:
     assert state.residual("a").abs().max() == 0.0
 
 
+def given_to(b: nn.Parameter, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+    return torch.randn(b.shape, generator=generator) ** 3
+
+
+def uses_b(step: int) -> bool:
+    """On rank 0 in the first steps and the last ones, on nobody in between."""
+    return dist.get_rank() == 0 and not 3 <= step < 7
+
+
+class Given(TwoHeads):
+    """Gradients of b are what given_to() says."""
+
+    def forward(self, step: int) -> torch.Tensor:
+        used = self.c.sum()
+        return used + (self.b * given_to(self.b, step)).sum() if uses_b(step) else used
+
+
+def with_unused(spec: str, **options) -> tuple[Given, nn.Module, gt.HookState]:
+    model = Given()
+    ddp, state = wrapped(model, spec, find_unused_parameters=True, **options)
+    return model, ddp, state
+
+
+@ranks(2, 3)
+def check_what_ddp_drops_is_sent_later_C58() -> None:
+    """What waits for a parameter is also sent in steps without it, and DDP drops what comes."""
+    size = dist.get_world_size()
+    for as_view in (False, True):
+        for set_to_none in (True, False):
+            model, ddp, state = with_unused(TOPK, gradient_as_bucket_view=as_view)
+            given, taken = torch.zeros(50).double(), torch.zeros(50).double()
+            most_dropped = 0.0
+            for step in range(10):
+                ddp.zero_grad(set_to_none=set_to_none)
+                ddp(step).backward()
+                if uses_b(step):
+                    given += given_to(model.b, step)
+                if model.b.grad is not None:
+                    taken += model.b.grad
+                dropped = state.state_dict()["undelivered"].get("b", torch.zeros(50))
+                most_dropped = max(most_dropped, float(dropped.abs().max()))
+                if set_to_none and 3 <= step < 7:
+                    assert model.b.grad is None
+                assert_same_on_all_ranks([dropped], "what DDP has dropped")
+            rest = state.residual("b").double() + dropped
+            dist.all_reduce(given)
+            dist.all_reduce(rest)
+            lost = size * taken + rest - given
+            assert lost.abs().max() <= 10 * 2.0**-20 * given.abs().max(), lost.abs().max()
+            is_dropped = set_to_none or not as_view  # a view of the bucket has what comes
+            assert (most_dropped > 0.1) == is_dropped, "nothing was dropped: the test is vacuous"
+
+
+def check_what_ddp_drops_survives_a_checkpoint_C66() -> None:
+    whole, whole_ddp, whole_state = with_unused(TOPK)
+    again, again_ddp, again_state = with_unused(TOPK)
+    results = []
+    for step in range(10):
+        whole_ddp.zero_grad()
+        whole_ddp(step).backward()
+        if step == 4:
+            saved = whole_state.state_dict()
+            assert saved["undelivered"]["b"].any()
+            again_state.load_state_dict(saved)
+        if step > 4:
+            again_ddp.zero_grad()
+            again_ddp(step).backward()
+            if whole.b.grad is not None:
+                results.append(whole.b.grad.clone())
+                assert_equal_bits(again.b.grad, results[-1], f"step {step}")
+    assert results and any(result.any() for result in results)
+    assert_equal_bits(again_state.residual("b"), whole_state.residual("b"), "residual")
+
+
 def check_exchange_leaves_what_nobody_used_C58() -> None:
     model = TwoHeads()
     exchange = gt.Exchange(model.named_parameters(), "topk(density=0.1) ; feedback=residual")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gradsieve
 import gradsieve.torch as gt
 import torch
@@ -95,6 +97,20 @@ def check_other_rules_at_an_agreed_step() -> None:
             assert sentence in str(error), error
         else:
             raise AssertionError(f"{wrong} was accepted")
+
+
+def check_other_rules_at_different_steps_are_an_error() -> None:
+    ddp, state = wrapped(mlp(), "none", timeout=3.0)
+    state.set_rules(TOPK, at_step=3 + dist.get_rank())
+    begun = time.monotonic()
+    try:
+        train(ddp, range(5))
+    except RuntimeError as error:
+        other = 1 - dist.get_rank()
+        assert f"rank {other}" in str(error), error
+        assert time.monotonic() - begun < 10, error
+    else:
+        raise AssertionError("accepted")
 
 
 @ranks(2, 4)

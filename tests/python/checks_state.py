@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import io
 import os
+import time
 
 import gradsieve
 import gradsieve.torch as gt
 import torch
 import torch.distributed as dist
+from gradsieve.torch._undelivered import Undelivered
 from torch import nn
 from torch_models import (
     TOPK,
@@ -136,8 +138,7 @@ def check_a_step_that_the_scaler_alone_skips_is_taken_back() -> None:
         before = residuals(run.state, run.model) if step > 0 else None
         run.step(step, spoil=step == 4)
         if step == 4:
-            run.state._begin()  # as the next backward pass does: it finds the scale halved
-            run.state._session.finish()
+            run.state._close_last_pass()  # as the next one does first: it finds the scale halved
             assert_equal_bits(residuals(run.state, run.model), before, "state")
     assert run.scaler.get_scale() == 32768.0
     assert reference.scaler.get_scale() == 65536.0
@@ -319,6 +320,44 @@ def check_another_number_of_ranks_needs_a_word_C67() -> None:
     weight.grad = torch.zeros(COUNT)
     exchange.reduce()
     assert weight.grad.abs().max() == 0.0 and exchange.step == 4
+
+
+def check_a_failed_initialisation_leaves_no_trace_C68() -> None:
+    """What is wrong on one rank is found before ranks count anything: its next try meets theirs."""
+    model = mlp()
+    named = list(model.named_parameters())
+    if dist.get_rank() == 1:
+        for wrong in (
+            lambda: gt.HookState("topk(density=2)", None, named),
+            lambda: gt.HookState(TOPK, None, named, rollback="never"),
+            lambda: gt.Exchange(named, [("*", "brotli")]),
+            lambda: gt.HookState(TOPK, None, []),
+        ):
+            try:
+                wrong()
+            except ValueError:
+                continue
+            raise AssertionError("accepted")
+    begun = time.monotonic()
+    ddp, _ = wrapped(model, TOPK)
+    train(ddp, range(4))
+    assert_same_on_all_ranks(model.parameters(), "weights")
+    assert time.monotonic() - begun < 15  # and not the 30 s of a rendezvous that fails
+
+
+def check_what_ddp_dropped_is_not_lost_with_a_step() -> None:
+    for is_exact in (True, False):
+        undelivered = Undelivered(is_exact)
+        undelivered.load({"w": torch.ones(3)}, 1.0, torch.device("cpu"))
+        weight = nn.Parameter(torch.zeros(3))
+        for committed in (False, True):
+            part = torch.zeros(3)
+            undelivered.begin(4.0)
+            undelivered.add_to("w", weight, part)
+            is_there = is_exact or not committed  # merged, it waits in the residual
+            assert part.tolist() == ([4.0] * 3 if is_there else [0.0] * 3)
+            undelivered.settle(committed)
+            assert ("w" in undelivered.state()) == (is_exact and not committed)
 
 
 def check_forked_children_are_told_and_the_parent_goes_on_C74() -> None:

@@ -13,6 +13,15 @@ from gradsieve.spec import Rules, canonical, rule_pairs
 STATE_VERSION = 1
 
 
+def check_alone(rules: Rules, **options: Any) -> None:
+    """Raises for rules and options that are wrong, before ranks meet.
+
+    What ranks do together to make a communicator they count: one that failed in between would come
+    to its next try with another count.
+    """
+    Session(Comm.local(1)[0], rules, **options)
+
+
 class Session:
     """A hook, the number of its next step, and what waits for it."""
 
@@ -64,6 +73,11 @@ class Session:
             self._outcome = self.hook.synchronize()
             self._committed = self._outcome.committed
         return self._outcome
+
+    @property
+    def committed(self) -> bool:
+        """Whether the last step counts, as far as is known."""
+        return self._committed
 
     def refuse(self) -> bool:
         """Undoes the last step if it was committed; whether it was."""

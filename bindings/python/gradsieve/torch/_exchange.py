@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from gradsieve._comm import Comm
 from gradsieve._hook import Stats, StepResult, Tensor
-from gradsieve._session import Session
+from gradsieve._session import Session, check_alone
 from gradsieve.spec import Rules
 from gradsieve.torch._device import check_device, device_of
 from gradsieve.torch._group_transport import GroupTransport, comm_for
@@ -42,17 +42,19 @@ class Exchange:
         self._parameters = Names(named_parameters).parameters
         self._device = device_of(self._parameters.values())
         self._bucket_bytes = bucket_bytes
+        options = {
+            "timeout": timeout,
+            "backend": self._device.backend,
+            "stream": self._device.stream,
+            **options,
+        }
+        with self._device.scope():
+            check_alone(spec, **options)
         self._transport = GroupTransport(self._group, timeout)
         with self._device.scope():
             host = Comm.of_transport(self._transport)
-            self._session = Session(
-                comm_for(host, self._group, self._device),
-                spec,
-                timeout=timeout,
-                backend=self._device.backend,
-                stream=self._device.stream,
-                **options,
-            )
+            comm = comm_for(host, self._group, self._device)
+            self._session = Session(comm, spec, **options)
         self._used: torch.Tensor | None = None
         self._buckets: list[list[str]] = []
 

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from gradsieve._comm import Comm
 from gradsieve._hook import Stats
-from gradsieve._session import Session
+from gradsieve._session import Session, check_alone
 from gradsieve.errors import GradsieveError
 from gradsieve.spec import Rules
 from gradsieve.torch._bucket import Bucket, layout_error, plan_of, value_of
@@ -22,6 +22,7 @@ from gradsieve.torch._device import check_device, device_of
 from gradsieve.torch._group_transport import GroupTransport, comm_for
 from gradsieve.torch._sparse import reduce_sparse
 from gradsieve.torch._tensors import Names, desc_of, dtype_name
+from gradsieve.torch._undelivered import Undelivered
 from gradsieve.torch._worker import Worker
 
 # DDP lays its buckets anew after the first backward pass; what two have shown stays.
@@ -68,6 +69,16 @@ class HookState:
         self.disabled = os.environ.get("GRADSIEVE_DISABLE") == "1"
         self._device = device_of(self._names.parameters.values())
         self._overlap = overlap
+        options = {
+            "rollback": rollback or ("exact" if grad_scaler is not None else "merge"),
+            "timeout": timeout,
+            "progress_thread": False,  # the worker drives exchanges, and waits for nothing else
+            "backend": self._device.backend,
+            "stream": self._device.stream,
+            **options,
+        }
+        with self._device.scope():
+            check_alone(rules, **options)
         self._comm = Comm.of_transport(GroupTransport(self._group, timeout))
         if link is not None:
             self._comm = self._comm.limited(*link)
@@ -75,16 +86,8 @@ class HookState:
             comm = self._comm if link else comm_for(self._comm, self._group, self._device)
             #: Exchanges run in stream order, and nothing waits for them on the host.
             self._is_ordered = comm is not self._comm
-            self._session = Session(
-                comm,
-                rules,
-                rollback=rollback or ("exact" if grad_scaler is not None else "merge"),
-                timeout=timeout,
-                progress_thread=False,  # the worker drives exchanges, and waits for nothing else
-                backend=self._device.backend,
-                stream=self._device.stream,
-                **options,
-            )
+            self._session = Session(comm, rules, **options)
+        self._undelivered = Undelivered(is_exact=options["rollback"] == "exact")
         self._outcome_known: threading.Event | None = None
         self._worker = Worker("gradsieve")
         self._layout: list[tuple[Any, ...]] = []  # as planned
@@ -122,6 +125,7 @@ class HookState:
         arrived = Bucket(bucket.index(), names, parameters, buffer, future)
         result = future.then(value_of)
         if not self._pass:
+            self._close_last_pass()
             self._collecting = not self._expected(arrived)
             if not self._collecting:
                 self._begin()
@@ -135,6 +139,7 @@ class HookState:
             self._start_collected()
         if is_last:
             self._pass = []
+            self._undelivered.watch()
             if self._is_ordered:
                 self._watch()
         return result
@@ -211,14 +216,17 @@ class HookState:
             if not bucket.is_sparse
             for name, part in zip(bucket.names, bucket.slices())
         }
-        flats = [torch.cat([slices[name] for name in names]) for names in self._resumed]
+        parameters = self._names.parameters
         self._layout = []
         tensors = [
-            [desc_of(name, self._names.parameters[name], dtype_name(flat)) for name in names]
-            for names, flat in zip(self._resumed, flats)
+            [desc_of(name, parameters[name], dtype_name(slices[name])) for name in names]
+            for names in self._resumed
         ]
         self._session.plan(*plan_of(tensors))
         self._begin()
+        for name, part in slices.items():
+            self._undelivered.add_to(name, parameters[name], part)
+        flats = [torch.cat([slices[name] for name in names]) for names in self._resumed]
         try:
             for place, flat in enumerate(flats):
                 self._session.hook.reduce(place, flat.data_ptr(), flat.numel(), dtype_name(flat))
@@ -235,13 +243,21 @@ class HookState:
         self._passes += 1
         return True
 
-    def _begin(self) -> None:
-        try:
-            if self._scaler is not None:
-                scale = float(self._scaler.get_scale())
-                if scale < self._scale:  # the scaler has skipped the step before
+    def _close_last_pass(self) -> None:
+        """What became of the step before: a scaler may have skipped it."""
+        if self._scaler is not None:
+            scale = float(self._scaler.get_scale())
+            if scale < self._scale:
+                try:
                     self._session.refuse()
-                self._scale = scale
+                except GradsieveError as error:
+                    raise self._fail(error) from None
+            self._scale = scale
+        self._undelivered.settle(self._session.committed)
+
+    def _begin(self) -> None:
+        self._undelivered.begin(self._scale)
+        try:
             self._session.begin(self._scale)
         except GradsieveError as error:
             raise self._fail(error) from None
@@ -252,6 +268,8 @@ class HookState:
         event = None
         error: GradsieveError | None = None
         if not bucket.is_sparse:
+            for name, parameter, part in zip(bucket.names, bucket.parameters, bucket.slices()):
+                self._undelivered.add_to(name, parameter, part)
             try:
                 event = self._session.hook.reduce(
                     place,
@@ -349,7 +367,14 @@ class HookState:
         state = self._session.state_dict()
         blob = torch.frombuffer(bytearray(state["state"]), dtype=torch.uint8)
         buckets = [list(names) for _, names, kind, *_ in self._layout if kind != "sparse"]
-        return {**state, "state": blob, "scale": self._scale, "buckets": buckets or self._resumed}
+        self._undelivered.settle(self._session.committed)
+        return {
+            **state,
+            "state": blob,
+            "scale": self._scale,
+            "buckets": buckets or self._resumed,
+            "undelivered": self._undelivered.state(),
+        }
 
     def load_state_dict(
         self,
@@ -366,6 +391,10 @@ class HookState:
         self._session.load_state_dict(plain, on_world_change)
         self._scale = float(plain[0].get("scale", 1.0))
         self._resumed = [list(names) for names in plain[0].get("buckets", [])]
+        factor = plain[0]["world_size"] / self._session.world_size
+        waits = factor == 1 or on_world_change == "redistribute"
+        waiting = plain[0].get("undelivered", {}) if waits else {}
+        self._undelivered.load(waiting, factor, self._device.device)
 
     def close(self) -> None:
         """Ends the worker thread, after the exchanges that are under way."""
