@@ -74,6 +74,18 @@ class Session:
             self._committed = self._outcome.committed
         return self._outcome
 
+    def captured(self) -> None:
+        """What was just finished went into a CUDA graph and has not run: replay makes it a step."""
+        self.step -= 1
+        self._outcome = StepResult(False, False)
+
+    def replay(self, loss_scale: float) -> None:
+        """The next launch of that graph is the next step."""
+        self.hook.replay(self.step, loss_scale)
+        self.step += 1
+        self._committed = False
+        self._outcome = StepResult(False, False, pending=True)
+
     @property
     def committed(self) -> bool:
         """Whether the last step counts, as far as is known."""

@@ -27,6 +27,7 @@ import gradsieve  # noqa: E402: after the runtime
 import gradsieve.torch as gt  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from gradsieve._comm import Comm, nccl_id  # noqa: E402
 from gradsieve.torch import _exchange, _hook_state  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -211,6 +212,74 @@ def check_exchange() -> None:
         assert_same(weights[0].grad.cpu(), weights[1].grad, f"step {step}")
     assert ours.refuse() and expected.refuse()
     assert_same(ours.residual("w"), expected.residual("w"), "residual")
+
+
+class Runtime:
+    """The CUDA runtime's own functions: torch's graphs launch kernels of torch's."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(EMULATED_RUNTIME or "libcudart.so.13")
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        function = getattr(self.library, name)
+
+        def call(*arguments: Any) -> None:
+            status = function(*arguments)
+            assert status == 0, f"{name}: {status}"
+
+        return call
+
+    def word(self, address: int) -> int:
+        value = ctypes.c_uint32()
+        self.cudaMemcpy(ctypes.byref(value), ctypes.c_void_p(address), ctypes.c_size_t(4), 2)
+        return value.value
+
+
+def check_a_graph_that_is_replayed() -> None:
+    by_nccl()
+    runtime = Runtime()
+    place = on_device()
+    weight, other = (nn.Parameter(torch.empty(3000, device=where)) for where in (place, "cpu"))
+    weight.grad = torch.empty(3000, device=place)
+    ours, expected = (gt.Exchange([("w", w)], TOPK) for w in (weight, other))
+    ours._flatten = lambda _: weight.grad
+    ours._scatter = lambda _, flat: None
+    stream = torch.cuda.current_stream().cuda_stream
+    handle, graph, executable = ctypes.c_void_p(stream), ctypes.c_void_p(), ctypes.c_void_p()
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+        gradient = (torch.randn(3000, generator=generator) ** 3).pin_memory()
+        other.grad = gradient.clone()
+        if step == 1:
+            runtime.cudaStreamBeginCapture(handle, 1)  # thread-local
+            assert ours.reduce(wait=False).pending
+            runtime.cudaStreamEndCapture(handle, ctypes.byref(graph))
+            runtime.cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        weight.grad.copy_(gradient, non_blocking=True)
+        if step == 0:
+            assert ours.reduce().committed
+        else:
+            ours.replay()
+            runtime.cudaGraphLaunch(executable, handle)
+        assert expected.reduce().committed and ours.step == expected.step == step + 1
+        assert_same(weight.grad.cpu(), other.grad, f"step {step}")
+    assert ours.synchronize().committed and runtime.word(ours.committed_word()) == 1
+    assert_same(ours.residual("w"), expected.residual("w"), "residual")
+    assert expected.committed_word() is None
+    runtime.cudaGraphExecDestroy(executable)
+    runtime.cudaGraphDestroy(graph)
+
+
+def check_a_communicator_made_by_an_id() -> None:
+    """What the store brings is enough."""
+    ids = [nccl_id() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(ids)
+    device = on_device()
+    comm = Comm.of_nccl_id(2, ids[0], dist.get_rank())
+    assert comm.rank == dist.get_rank() and comm.world_size == 2
+    for module in (_hook_state, _exchange):
+        module.comm_for = lambda host, _, device: comm if device.backend == "cuda" else host
+    compare(Trainer(device), Trainer(torch.device("cpu")), range(3))
 
 
 def check_a_rank_that_does_not_come() -> None:

@@ -18,6 +18,8 @@ CHECKS = [
     "stop_and_resume",
     "infinity_and_a_scaler",
     "exchange",
+    "a_graph_that_is_replayed",
+    "a_communicator_made_by_an_id",
 ]
 
 

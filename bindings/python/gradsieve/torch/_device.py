@@ -32,6 +32,9 @@ class Host:
     def join(self) -> None:
         pass
 
+    def is_capturing(self) -> bool:
+        return False
+
     def scope(self) -> ContextManager[Any]:
         return contextlib.nullcontext()
 
@@ -56,6 +59,10 @@ class Cuda:
     def join(self) -> None:
         """What comes on torch's current stream waits for our work so far."""
         torch.cuda.current_stream(self.device).wait_stream(self._own)
+
+    def is_capturing(self) -> bool:
+        """Whether torch's current stream goes into a CUDA graph."""
+        return torch.cuda.is_current_stream_capturing()
 
     def scope(self) -> ContextManager[Any]:
         """Makes our device and stream torch's current ones in this thread."""

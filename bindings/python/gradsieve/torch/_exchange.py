@@ -64,7 +64,8 @@ class Exchange:
         Where some rank brought NaN or infinity, the affected gradients are NaN on every rank and
         the step is not committed. A rank that fails is a GradsieveError on every rank. Over NCCL,
         with `wait=False`, the outcome is left pending on the device: what is on the current stream
-        finds the gradients in order, and the next call of any method tells what went wrong.
+        finds the gradients in order, and `synchronize` or the next call tells what went wrong. So
+        it may be captured in a CUDA graph, after one step that was not: see `replay`.
         """
         used = torch.tensor([p.grad is not None for p in self._parameters.values()]).to(torch.uint8)
         self._transport.largest(used)
@@ -83,7 +84,26 @@ class Exchange:
         self._device.join()
         for bucket, flat in zip(self._buckets, flats):
             self._scatter(bucket, flat)
-        return session.synchronize() if wait else result
+        if self._device.is_capturing():
+            session.captured()
+        return self.synchronize() if wait else result
+
+    def synchronize(self) -> StepResult:
+        """The outcome of the last step, waited for where it is pending."""
+        self._device.fork()
+        with self._device.scope():
+            return self._session.synchronize()
+
+    def replay(self, *, loss_scale: float = 1.0) -> None:
+        """Before each launch, on the current stream, of a graph that `reduce` was captured in."""
+        self._device.fork()
+        with self._device.scope():
+            self._session.replay(loss_scale)
+        self._device.join()
+
+    def committed_word(self) -> int | None:
+        """Address of a device word, 1 in stream order if the last step is committed; CUDA only."""
+        return self._session.hook.committed_word()
 
     def _plan(self, used: torch.Tensor) -> None:
         names = [name for name, flag in zip(self._parameters, used.tolist()) if flag]
