@@ -5,11 +5,12 @@
 // gives, a scan over the tiles makes places of the counts, and each tile writes its own.
 //
 // Blocks meet in two ways only: integer additions, whose order leaves no trace, and a ticket that
-// tells the last block of a kernel that all others have written. The ticket is taken after a fence
-// and before one, so that the last block sees what the others wrote.
+// tells the last block of a kernel that all others have written.
 #pragma once
 
 #include <cstdint>
+
+#include <cuda/atomic>
 
 #include "gradsieve/selection.hpp"
 
@@ -51,14 +52,17 @@ struct Cut {
 
 /// True in one block, the last to call it, which then sees all that the others wrote before. All
 /// threads of all blocks call it once.
+///
+/// The barrier puts the writes of the block in front of thread 0's addition, whose release carries
+/// them on; the addition of the last block acquires those of all others (they are one release
+/// sequence), and the second barrier hands that to its threads. docs/decisions/0006.
 __device__ inline bool is_last_block(std::uint32_t* ticket) {
   __shared__ bool is_last;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = atomicAdd(ticket, 1U) == gridDim.x - 1;
+    ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> const counter(*ticket);
+    is_last = counter.fetch_add(1U, ::cuda::memory_order_acq_rel) == gridDim.x - 1;
     if (is_last) *ticket = 0;
-    __threadfence();
   }
   __syncthreads();
   return is_last;
