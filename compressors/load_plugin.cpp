@@ -55,6 +55,10 @@ void check(gsvPluginV1x const& table, std::string const& path) {
   if (table.kind != gsvPluginCompressor)
     refuse(path, Code::unsupported,
            "it is of kind " + std::to_string(table.kind) + "; expected 0, a compressor");
+  if ((table.uses & gsvPluginUsesCuda) != 0)
+    refuse(path, Code::unsupported,
+           "it uses CUDA, which version 1 of the interface keeps for later: plug-ins get host "
+           "memory only");
   if ((table.uses & ~kKnownUses) != 0)
     refuse(path, Code::unsupported,
            "it uses what this host does not have (bits " +

@@ -61,6 +61,23 @@ Claims claims_of(gsvCodecInfo const& info) {
                                                         : ResidualRule::own_payload};
 }
 
+/// What a plug-in promises must be something that this host can hold it to.
+void check_claims(std::string const& name, std::uint32_t claims) {
+  constexpr std::uint32_t kKnown = gsvClaimDeterministic | gsvClaimLossless | gsvClaimFixedRate |
+                                   gsvClaimUnbiased | gsvClaimSharedIndices | gsvClaimElementwise |
+                                   gsvClaimF64 | gsvClaimAggregateResidual;
+  if ((claims & gsvClaimCuda) != 0) {
+    throw Error(Code::unsupported, "plug-in '" + name +
+                                       "' claims cuda; version 1 of the interface gives plug-ins "
+                                       "host memory only: leave the claim out");
+  }
+  if ((claims & ~kKnown) != 0) {
+    throw Error(Code::unsupported, "plug-in '" + name +
+                                       "' claims what this host does not know (bits " +
+                                       std::to_string(claims & ~kKnown) + ")");
+  }
+}
+
 gsvBody body_of(Body body, std::uint64_t& num_bytes) noexcept {
   return {body.data(), body.capacity_bytes(), &num_bytes};
 }
@@ -120,6 +137,12 @@ PluginCompressor::PluginCompressor(gsvPluginV1x const& table, std::vector<ParamI
                           "' refuses its parameters: " + std::string(code_name(code)));
   gsvCodecInfo info = GSV_INIT(gsvCodecInfo);
   table.describe(codec_, &info);
+  try {
+    check_claims(table.name, info.claims);
+  } catch (...) {
+    table.destroy(codec_);
+    throw;
+  }
   claims_ = claims_of(info);
   num_rounds_ = static_cast<int>(std::clamp(info.num_rounds, 1u, 1000u));
   block_elements_ = std::max<std::uint64_t>(info.block_elements, 1);

@@ -22,6 +22,9 @@
 #ifndef PLUGIN_DECODE
 #define PLUGIN_DECODE decode_add
 #endif
+#ifndef PLUGIN_CLAIMS
+#define PLUGIN_CLAIMS 0
+#endif
 #ifndef PLUGIN_CREATED
 #define PLUGIN_CREATED gsvSuccess
 #endif
@@ -35,7 +38,10 @@ static gsvResult_t create(gsvParamValue_t const* values, uint32_t num_values,
 
 static void destroy(void* codec) { (void)codec; }
 
-static void describe(void const* codec, gsvCodecInfo_t* info) { (void)codec, (void)info; }
+static void describe(void const* codec, gsvCodecInfo_t* info) {
+  (void)codec;
+  info->claims = PLUGIN_CLAIMS;
+}
 
 static void round_info(void const* codec, uint32_t round, gsvPiece_t const* piece,
                        gsvRoundInfo_t* info) {

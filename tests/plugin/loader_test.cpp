@@ -40,6 +40,20 @@ TEST(LoadPluginTest, RefusesWhatItCannotRun) {
   expect_refused("plugin_abi_2", Code::unsupported, "version 2 of the interface; expected 1");
   expect_refused("plugin_short", Code::unsupported, "struct_size is 64");
   expect_refused("plugin_uses_more", Code::unsupported, "uses what this host does not have");
+  expect_refused("plugin_uses_cuda", Code::unsupported, "uses CUDA");
+}
+
+// A claim is known only once its parameters are.
+TEST(LoadPluginTest, RefusesAClaimThatNoPlugInCanKeep) {
+  Registry registry = builtin_registry();
+  std::string const name = load_plugin(registry, path_of("plugin_claims_cuda"));
+  try {
+    static_cast<void>(make_chain(name, registry));
+    ADD_FAILURE() << "made a chain of a plug-in that claims cuda";
+  } catch (Error const& error) {
+    EXPECT_EQ(error.code(), Code::unsupported);
+    EXPECT_THAT(error.what(), HasSubstr("claims cuda"));
+  }
 }
 
 TEST(LoadPluginTest, RefusesAWrongDeclaration) {
