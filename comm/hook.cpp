@@ -17,7 +17,7 @@ Status Hook::Impl::reduce(Parcel& parcel, TensorView gradient) noexcept {
       encode(parcel, 0);  // compensate: c = g + e; in the last round retain: e = c − ĉ
   parcel.submitted = true;
   progress->submit(parcel.index);
-  if (device && device->exchange->is_asynchronous()) progress->drain(parcel.index);
+  if (device && on_device.exchange->is_asynchronous()) progress->drain(parcel.index);
   return status;
 }
 

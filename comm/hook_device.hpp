@@ -20,7 +20,7 @@
 
 namespace gradsieve {
 
-/// Device memory that goes with a plan.
+/// What goes with a plan.
 struct DeviceLayout {
   Buffer parcels;           ///< kernels::DeviceParcel
   Buffer piece_words;       ///< Compressor::step_word of each piece, in the order of the plan
@@ -28,6 +28,10 @@ struct DeviceLayout {
   Buffer bucket_nonfinite;  ///< a word for each bucket
   std::vector<std::uint64_t> piece_values;  ///< the same as the piece words, on the host
   std::vector<StreamEvent> bucket_done;
+  Buffer read_back;  ///< pinned: a DeviceStep and the parcels
+  Buffer received;   ///< what all ranks sent in the exchange that runs
+  DeviceExchange* exchange = nullptr;
+  std::unique_ptr<StagedExchange> staged;  ///< null where the transport has its own
 };
 
 struct HookDevice {
@@ -45,10 +49,6 @@ struct HookDevice {
   StreamEvent fork;  ///< of the caller's stream
   StreamEvent join;  ///< of the own stream: the last finished step
   Buffer step_memory;
-  Buffer read_back;  ///< pinned: a DeviceStep and the parcels
-  Buffer received;   ///< what all ranks sent in the exchange that runs
-  DeviceExchange* exchange = nullptr;
-  std::unique_ptr<StagedExchange> staged;  ///< null where the transport has its own
   /// The first launches that failed on the caller's thread and on the progress thread.
   Status callers_error;
   Status progress_error;

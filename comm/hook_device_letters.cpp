@@ -104,9 +104,9 @@ Status Hook::Impl::exchange_on_device(Parcel& parcel, int round) noexcept {
 Status Hook::Impl::gather_on_device(Parcel& parcel, int round) noexcept {
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::size_t const world_size = static_cast<std::size_t>(transport->world_size());
-  Bytes const received = device->received.bytes().first(world_size * r.capacity_bytes);
+  Bytes const received = on_device.received.bytes().first(world_size * r.capacity_bytes);
   static_cast<void>(data_context(parcel, r.sequence));
-  GRADSIEVE_RETURN_IF_ERROR(device->exchange->all_gather(stream(), r.letters[0].storage, received));
+  GRADSIEVE_RETURN_IF_ERROR(on_device.exchange->all_gather(stream(), r.letters[0].storage, received));
   for (std::size_t sender = 0; sender < world_size && parcel.status.ok(); ++sender) {
     GRADSIEVE_RETURN_IF_ERROR(decode_fixed_letter(
         parcel, round, r.letters[0], false, static_cast<int>(sender),
@@ -120,7 +120,7 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
   Letter const& letter = r.letters[0];
   std::uint64_t const count = letter.length / sizeof(float);
   static_cast<void>(data_context(parcel, r.sequence));
-  GRADSIEVE_RETURN_IF_ERROR(device->exchange->all_reduce(
+  GRADSIEVE_RETURN_IF_ERROR(on_device.exchange->all_reduce(
       stream(), ConstTensorView(letter.storage.data(), count, DType::f32, Device::cuda),
       TensorView(r.sum.data(), count, DType::f32, Device::cuda)));
   Stopwatch const watch(parcel.decode_seconds);
@@ -143,12 +143,12 @@ Status Hook::Impl::shards_on_device(Parcel& parcel, int round) noexcept {
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::size_t const world_size = r.letters.size();
   std::size_t const own = static_cast<std::size_t>(transport->rank());
-  Bytes const received = device->received.bytes().first(world_size * r.capacity_bytes);
+  Bytes const received = on_device.received.bytes().first(world_size * r.capacity_bytes);
   ConstBytes const letters{r.letters[0].storage.data(), received.size()};
   kernels::clear(context(parcel, decode_workspace, decode_threads), r.sum);
 
   static_cast<void>(data_context(parcel, r.sequence));
-  Status first = device->exchange->all_to_all(stream(), letters, received);
+  Status first = on_device.exchange->all_to_all(stream(), letters, received);
   for (std::size_t sender = 0; sender < world_size && first.ok() && parcel.status.ok(); ++sender) {
     first = decode_fixed_letter(parcel, round, r.letters[own], false, static_cast<int>(sender),
                                 received.subspan(sender * r.capacity_bytes, r.capacity_bytes),
@@ -160,7 +160,7 @@ Status Hook::Impl::shards_on_device(Parcel& parcel, int round) noexcept {
   if (!own_status.ok()) seal_fixed(parcel, round, r.owned, true, own_status);
 
   static_cast<void>(data_context(parcel, r.sequence + 1));
-  Status second = device->exchange->all_gather(stream(), r.owned.storage, received);
+  Status second = on_device.exchange->all_gather(stream(), r.owned.storage, received);
   for (std::size_t sender = 0; sender < world_size && second.ok() && own_status.ok(); ++sender) {
     second = decode_fixed_letter(parcel, round, r.letters[sender], true, static_cast<int>(sender),
                                  received.subspan(sender * r.capacity_bytes, r.capacity_bytes), 1.0,

@@ -48,19 +48,19 @@ void Hook::Impl::allocate_on_device() {
   on_device.next_words = Buffer(on_device.piece_words.num_bytes(), *memory, stream());
   on_device.bucket_nonfinite = Buffer(buckets.size() * sizeof(std::uint32_t), *memory, stream());
   on_device.bucket_done = std::vector<StreamEvent>(buckets.size());
-  device->read_back = Buffer(sizeof(kernels::DeviceStep) + parcel_bytes, pinned_memory());
+  on_device.read_back = Buffer(sizeof(kernels::DeviceStep) + parcel_bytes, pinned_memory());
 
   std::size_t most_bytes = 0;
   for (Parcel const& parcel : parcels) {
     for (Round const& round : parcel.rounds)
       most_bytes = std::max(most_bytes, world_size * round.capacity_bytes);
   }
-  device->received = Buffer(most_bytes, *memory, stream());
-  device->exchange = transport->device_exchange();
-  device->staged.reset();
-  if (device->exchange == nullptr) {
-    device->staged = std::make_unique<StagedExchange>(data, most_bytes);
-    device->exchange = device->staged.get();
+  on_device.received = Buffer(most_bytes, *memory, stream());
+  on_device.exchange = transport->device_exchange();
+  on_device.staged.reset();
+  if (on_device.exchange == nullptr) {
+    on_device.staged = std::make_unique<StagedExchange>(data, most_bytes);
+    on_device.exchange = on_device.staged.get();
   }
 
   // The lengths of the bodies never change, so the tables of letters with several are written now.
@@ -85,7 +85,7 @@ void Hook::Impl::allocate_on_device() {
 
 /// What the host knows between two steps, for the first step that comes.
 void Hook::Impl::upload_device_state() noexcept {
-  auto* const step_copy = new (device->read_back.data()) kernels::DeviceStep;
+  auto* const step_copy = new (on_device.read_back.data()) kernels::DeviceStep;
   step_copy->history = history;
   step_copy->step = step;
   step_copy->attempt = attempt;

@@ -199,12 +199,12 @@ Status Hook::Impl::finish_on_device(bool well) noexcept {
   kernels::cast_vote(ctx, well && device->error().ok(), words,
                      on_device.parcels.as<kernels::DeviceParcel const>());
   GRADSIEVE_RETURN_IF_ERROR(device->error());
-  if (!device->exchange->is_asynchronous()) {
+  if (!on_device.exchange->is_asynchronous()) {
     GRADSIEVE_RETURN_IF_ERROR(fetch_device_state());
     return gradsieve::synchronize(stream());
   }
   GRADSIEVE_RETURN_IF_ERROR(
-      device->exchange->all_reduce_min(stream(), &words->vote, &words->least));
+      on_device.exchange->all_reduce_min(stream(), &words->vote, &words->least));
   kernels::tally(ctx, words);
   GRADSIEVE_RETURN_IF_ERROR(device->join.record(stream()));
   GRADSIEVE_RETURN_IF_ERROR(device->join.hold(device->caller));
@@ -232,7 +232,7 @@ void Hook::Impl::put_outcome() noexcept {
 }
 
 Status Hook::Impl::fetch_device_state() noexcept {
-  std::byte* const copies = device->read_back.data();
+  std::byte* const copies = on_device.read_back.data();
   GRADSIEVE_RETURN_IF_ERROR(
       copy_in_order(stream(), device->step(), copies, sizeof(kernels::DeviceStep)));
   return copy_in_order(stream(), on_device.parcels.data(), copies + sizeof(kernels::DeviceStep),
@@ -241,7 +241,7 @@ Status Hook::Impl::fetch_device_state() noexcept {
 
 /// From the words that were fetched to what the host keeps.
 void Hook::Impl::take_device_findings(StepResult& result) noexcept {
-  auto const& words = *reinterpret_cast<kernels::DeviceStep const*>(device->read_back.data());
+  auto const& words = *reinterpret_cast<kernels::DeviceStep const*>(on_device.read_back.data());
   auto const* const copies = reinterpret_cast<kernels::DeviceParcel const*>(&words + 1);
   for (Parcel& parcel : parcels) {
     kernels::DeviceParcel const& copy = copies[parcel.index];
@@ -274,7 +274,7 @@ StepResult Hook::Impl::synchronize() noexcept {
   if (status.ok()) status = device->join.record(stream());
   if (status.ok()) {
     try {
-      status = Watchdog(*transport, *device->exchange, Clock::now() + options.vote_deadline)
+      status = Watchdog(*transport, *on_device.exchange, Clock::now() + options.vote_deadline)
                    .wait(device->join);
     } catch (...) {
       status = {Code::out_of_memory, "synchronize: no thread to look after the deadline"};
@@ -288,7 +288,7 @@ StepResult Hook::Impl::synchronize() noexcept {
     last_result = result;
     return result;
   }
-  auto const& words = *reinterpret_cast<kernels::DeviceStep const*>(device->read_back.data());
+  auto const& words = *reinterpret_cast<kernels::DeviceStep const*>(on_device.read_back.data());
   take_device_findings(result);
   outcome = static_cast<Outcome>(words.outcome);
   history = words.history;
@@ -316,7 +316,7 @@ Status Hook::Impl::refuse_on_device() noexcept {
 }
 
 Status Hook::Impl::replay(std::uint64_t new_step, float new_loss_scale) noexcept {
-  if (!device || !progress || !device->exchange->is_asynchronous()) {
+  if (!device || !progress || !on_device.exchange->is_asynchronous()) {
     return {Code::invalid_usage,
             "replay: only a hook with backend=cuda over a transport in stream order, after plan"};
   }
@@ -336,7 +336,7 @@ Status Hook::Impl::replay(std::uint64_t new_step, float new_loss_scale) noexcept
 
 /// The survivors have agreed on the doubtful step; the device learns it before it is used again.
 Status Hook::Impl::recover_on_device(Transport& other) noexcept {
-  auto* const copy = reinterpret_cast<kernels::DeviceStep*>(device->read_back.data());
+  auto* const copy = reinterpret_cast<kernels::DeviceStep*>(on_device.read_back.data());
   kernels::DeviceStep words;
   GRADSIEVE_RETURN_IF_ERROR(copy_in_order(stream(), device->step(), copy, sizeof words));
   GRADSIEVE_RETURN_IF_ERROR(gradsieve::synchronize(stream()));

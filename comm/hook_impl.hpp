@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -53,6 +54,12 @@ struct Layout {
   std::uint64_t model_hash = 0;
   std::uint32_t num_sequences = 0;  ///< exchanges per step
   DeviceLayout on_device;           ///< empty unless backend=cuda
+  Buffer encode_memory;
+  Buffer decode_memory;
+  Buffer exchange_memory;
+  Workspace encode_workspace;
+  Workspace decode_workspace;
+  std::unique_ptr<Progress> progress;  ///< null: there is no plan that could run
 };
 
 /// Outlives the layout, whose memory is given back in the order of its stream.
@@ -62,11 +69,13 @@ struct DeviceOwner {
 
 struct Hook::Impl : DeviceOwner, Layout {
   Impl(Transport& transport, HookOptions options);
+  ~Impl() { progress.reset(); }  // its thread works with all the rest
 
   // --- plan (hook_plan.cpp) ---
   void plan(std::span<TensorDesc const> tensors, std::span<BucketDesc const> buckets);
   void place(std::span<TensorDesc const> new_tensors, std::span<BucketDesc const> new_buckets);
   void agree_on_plan();
+  void agree_on_layout(std::exception_ptr own_failure);
   void lay_parcels();
   void lay_rounds(Parcel& parcel);
   void allocate(Parcel& parcel);
@@ -189,11 +198,6 @@ struct Hook::Impl : DeviceOwner, Layout {
   /// State of tensors that the present plan does not have.
   std::unordered_map<std::string, Memento> shelf;
 
-  Buffer encode_memory;
-  Buffer decode_memory;
-  Buffer exchange_memory;
-  Workspace encode_workspace;
-  Workspace decode_workspace;
   ThreadPool encode_threads;
   ThreadPool decode_threads;
   std::vector<Request> requests;
@@ -207,7 +211,6 @@ struct Hook::Impl : DeviceOwner, Layout {
   exchange::ExchangeContext data;
   exchange::ExchangeContext control;
   std::unique_ptr<Observer> observer;  ///< null unless the environment asks for one
-  std::optional<Progress> progress;
 
   std::uint64_t step = 0;
   std::uint64_t attempt = 0;  ///< calls of begin so far, equal on all ranks

@@ -91,13 +91,12 @@ void Hook::Impl::allocate_shared() {
       Buffer(std::max<std::size_t>(scratch_bytes, 1), device ? host_memory() : *memory);
   encode_workspace = Workspace(encode_memory.bytes());
   decode_workspace = Workspace(decode_memory.bytes());
-  data.scratch = exchange_memory.bytes();
 
   if (device) allocate_on_device();
-  bool const waits = !device || !device->exchange->is_asynchronous();
+  bool const waits = !device || !on_device.exchange->is_asynchronous();
   bool const own_thread = waits && options.progress_thread && transport->traits().any_thread &&
                           transport->world_size() > 1;
-  progress.emplace(
+  progress = std::make_unique<Progress>(
       own_thread, static_cast<std::uint32_t>(parcels.size()),
       [](void* self, std::uint32_t task) {
         Impl& impl = *static_cast<Impl*>(self);

@@ -109,18 +109,33 @@ void Hook::Impl::plan(std::span<TensorDesc const> new_tensors,
     std::lock_guard const lock(failure_mutex);
     last_failure = {};
   }
-  std::unordered_map<std::string, Memento> mementos = remember();
+  // Whatever this rank has no memory for: the others are told before it throws.
+  std::exception_ptr failure;
+  auto const keep_failure = [&](auto const& work) {
+    try {
+      if (!failure) work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  std::unordered_map<std::string, Memento> mementos;
+  keep_failure([&] { mementos = remember(); });
   Layout before = std::exchange(static_cast<Layout&>(*this), {});
   try {
     place(new_tensors, new_buckets);
     agree_on_plan();
-    lay_parcels();
-    for (Parcel& parcel : parcels) allocate(parcel);
-    allocate_shared();
+    keep_failure([&] {
+      lay_parcels();
+      for (Parcel& parcel : parcels) allocate(parcel);
+      allocate_shared();
+    });
+    agree_on_layout(failure);
   } catch (...) {
     static_cast<Layout&>(*this) = std::move(before);
+    data.scratch = exchange_memory.bytes();
     throw;
   }
+  data.scratch = exchange_memory.bytes();
   log_plan();
   if (outcome != Outcome::in_doubt) outcome = Outcome::none;  // it is part of the mementos
   shelf = std::move(mementos);
@@ -236,6 +251,29 @@ void Hook::Impl::agree_on_plan() {
     last_failure = failure;
     throw;
   }
+}
+
+/// A rank without the memory that the plan takes does not leave the others alone with it: all keep
+/// the plan before.
+void Hook::Impl::agree_on_layout(std::exception_ptr own_failure) {
+  control.deadline = Clock::now() + options.exchange_deadline;
+  Status const status = exchange::all_gather_word(control, own_failure ? 0 : 1, vote_words,
+                                                  {heard.get(), vote_words.size()});
+  if (own_failure) std::rethrow_exception(own_failure);
+  auto const refuse = [&](Code code, int rank, std::string const& what) {
+    std::string const message = "plan: rank " + std::to_string(rank) + what;
+    std::lock_guard const lock(failure_mutex);
+    last_failure = {code, rank, "", "layout", message};
+    throw Error(code, message);
+  };
+  if (!status.ok()) {
+    refuse(status.code(), control.blamed_rank,
+           std::string(" did not say whether it can take the plan (") + status.message() + ")");
+  }
+  auto const failed = std::ranges::find(vote_words, std::uint64_t{0});
+  if (failed == vote_words.end()) return;
+  refuse(Code::peer_failed, static_cast<int>(failed - vote_words.begin()),
+         " cannot take it; all ranks keep the plan before");
 }
 
 }  // namespace gradsieve

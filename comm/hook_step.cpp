@@ -78,7 +78,7 @@ StepResult Hook::Impl::finish() noexcept {
   if (device) {
     Status const status = finish_on_device(result.status.ok());
     if (result.status.ok()) result.status = status;
-    if (device->exchange->is_asynchronous()) return leave_pending(result);
+    if (on_device.exchange->is_asynchronous()) return leave_pending(result);
     take_device_findings(result);
   }
 
@@ -137,7 +137,7 @@ void Hook::Impl::close_history() noexcept {
   }
   auto const number = static_cast<std::uint64_t>(outcome);
   history = mix64(history ^ mix64(4 * step + number));
-  if (!device->exchange->is_asynchronous()) put_outcome();
+  if (!on_device.exchange->is_asynchronous()) put_outcome();
 }
 
 Status Hook::Impl::refuse() noexcept {

@@ -48,8 +48,8 @@ class CudaHookRank {
   ~CudaHookRank() { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
 
   void plan(Layout layout) {
+    hook_.plan(layout.tensors, layout.buckets);
     layout_ = std::move(layout);
-    hook_.plan(layout_.tensors, layout_.buckets);
     buckets_.clear();
     for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
       std::uint64_t const count = layout_.bucket_elements(b);

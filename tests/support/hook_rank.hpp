@@ -94,8 +94,8 @@ class HookRank {
 
   /// A bucket rebuild, or another model.
   void plan(Layout layout) {
+    hook_.plan(layout.tensors, layout.buckets);
     layout_ = std::move(layout);
-    hook_.plan(layout_.tensors, layout_.buckets);
     buckets_.clear();
     for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
       buckets_.emplace_back(layout_.bucket_elements(b));

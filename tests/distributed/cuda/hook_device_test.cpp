@@ -10,6 +10,7 @@
 
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
 #include "tests/distributed/faulty_transport.hpp"
+#include "tests/support/failed_plans.hpp"
 #include "tests/support/rank_runner.hpp"
 
 namespace gradsieve::testing {
@@ -198,6 +199,24 @@ TEST(HookDevice, AStepTakesNoMemory) {
   options.memory = &host_memory();
   LocalGroup group(1);
   EXPECT_THROW(CudaHookRank(group.transport(0), options, one_bucket_each({7})), Error);
+}
+
+TEST(HookDevice, AllRanksKeepThePlanThatOneHasNoMemoryToLeave) {
+  for (std::string const spec :
+       {"int8 ; feedback=residual", "topk(density=0.05) | int8 ; feedback=residual"}) {
+    SCOPED_TRACE(spec);
+    LocalGroup twins(2);
+    test::run_ranks(2, [&](Transport& transport) {
+      Layout const before = one_bucket_each({700, 33, 5});
+      FailingMemory memory(device_memory());
+      HookOptions options = options_for(spec);
+      HookRank twin(twins.transport(transport.rank()), options, before);
+      options.memory = &memory;
+      CudaHookRank rank(transport, options, before);
+      check_failed_plans(rank, memory, twin, all_in_one(before), is_quick_subset() ? 3 : 1);
+    });
+    if (is_quick_subset()) break;
+  }
 }
 
 // Residuals saved by a hook on the CPU are taken up by one on a device, and the other way round,
