@@ -158,9 +158,11 @@ TEST_P(NcclMessagesOf, DeviceMemoryGoesOverTheBorrowedCommunicator) {
   });
 }
 
+class NcclMessagesOfSeveral : public NcclMessagesOf {};
+class NcclMessagesInLazyStreams : public NcclMessagesOf {};
+
 // Waits of eager streams block inside the emulator, so that only the making's deadline ends them.
-TEST_P(NcclMessagesOf, ASilentRankIsATimeout) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody can be silent";
+TEST_P(NcclMessagesOfSeveral, ASilentRankIsATimeout) {
   run_borrowing_ranks(
       GetParam(), {.call_deadline = kPatience}, [](Transport& transport, NcclCommunicator&) {
         if (transport.rank() != 0) return std::this_thread::sleep_for(3 * kPatience);
@@ -173,10 +175,8 @@ TEST_P(NcclMessagesOf, ASilentRankIsATimeout) {
       });
 }
 
-TEST_P(NcclMessagesOf, ALateMessageStillArrives) {
-  if (GetParam() != 2) GTEST_SKIP() << "for two ranks";
-  if (!streams_are_lazy()) GTEST_SKIP() << "eager streams block inside the emulator";
-  run_borrowing_ranks(2, [](Transport& transport) {
+TEST_P(NcclMessagesInLazyStreams, ALateMessageStillArrives) {
+  run_borrowing_ranks(GetParam(), [](Transport& transport) {
     std::vector<std::byte> bytes = bytes_of(transport.rank(), 50);
     Request request;
     if (transport.rank() == 1) {
@@ -196,8 +196,7 @@ TEST_P(NcclMessagesOf, ALateMessageStillArrives) {
   });
 }
 
-TEST_P(NcclMessagesOf, AbortEndsEveryWaitAndLeavesTheCommunicatorAlone) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody to wait for";
+TEST_P(NcclMessagesOfSeveral, AbortEndsEveryWaitAndLeavesTheCommunicatorAlone) {
   run_borrowing_ranks(GetParam(), {}, [](Transport& transport, NcclCommunicator& owner) {
     Deadline const begin = Clock::now();
     std::thread aborting([&] {
@@ -239,6 +238,8 @@ TEST_P(NcclMessagesOf, RefusesWhatCannotBe) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclMessagesOf, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclMessagesOfSeveral, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclMessagesInLazyStreams, ::testing::Values(2));
 
 }  // namespace
 }  // namespace gradsieve::testing

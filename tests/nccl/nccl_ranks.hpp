@@ -5,11 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,11 +26,6 @@ namespace gradsieve::testing {
 [[nodiscard]] inline bool has_devices(int num_ranks) {
   int num_devices = 0;
   return cudaGetDeviceCount(&num_devices) == cudaSuccess && num_devices >= num_ranks;
-}
-
-[[nodiscard]] inline bool streams_are_lazy() {
-  char const* const streams = std::getenv("CUDASIM_STREAMS");
-  return streams != nullptr && std::string_view(streams) == "lazy";
 }
 
 /// Ranks as threads, each with its device current.

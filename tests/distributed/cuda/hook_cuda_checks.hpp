@@ -15,8 +15,8 @@ struct HookCase {
   OnNonFinite on_nonfinite = OnNonFinite::propagate;
   std::uint64_t steps = 6;
   DType dtype = DType::f32;
-  /// Sums in another order than the rank's: then results may differ in their last bits.
-  bool ordered_sums = true;
+  /// For sums in another order than that of the ranks: the sum of whole numbers has no order.
+  bool whole_numbers = false;
 };
 
 /// Specs with a claim `cuda` among the defaults and combinations, under error feedback.
