@@ -107,10 +107,11 @@ Status Hook::Impl::deliver(Parcel& parcel) noexcept {
     blame(parcel, status, parcel.nonfinite_rank, "gradient");
     return status;
   }
-  for (Lane const& lane : parcel.lanes) {
-    TensorView const target = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
-    if (parcel.widened.empty()) continue;
-    kernels::narrow(ctx, accumulator(parcel, whole(lane)).as<float>(), false, target);
+  if (!parcel.widened.empty()) {
+    for_each_stretch(parcel.lanes, [&](Piece const& stretch) {
+      kernels::narrow(ctx, accumulator(parcel, stretch).as<float>(), false,
+                      parcel.gradient.slice(stretch.bucket_offset, stretch.info.num_elements));
+    });
   }
   if (parcel.index == bucket_parcels[parcel.bucket].back()) fill_if_nonfinite(parcel);
   return {};

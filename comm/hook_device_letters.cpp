@@ -32,16 +32,33 @@ void Hook::Impl::lay_fixed(Round& round, int index, Parcel& parcel) {
 }
 
 Status Hook::Impl::encode_fixed_letter(Parcel& parcel, int round, Letter& letter) noexcept {
-  for (Piece& piece : letter.pieces) {
-    std::uint64_t written = 0;
-    Body const body(letter.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
-    GRADSIEVE_RETURN_IF_ERROR(encode_piece(parcel, round, piece, body));
-    if (written != piece.capacity_bytes)
-      return {Code::internal, "a body on a device has another length than planned"};
+  if (letter.batch != nullptr) {
+    GRADSIEVE_RETURN_IF_ERROR(encode_batch(parcel, round, letter));
+  } else {
+    for (Piece& piece : letter.pieces) {
+      std::uint64_t written = 0;
+      Body const body(letter.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
+      GRADSIEVE_RETURN_IF_ERROR(encode_piece(parcel, round, piece, body));
+      if (written != piece.capacity_bytes)
+        return {Code::internal, "a body on a device has another length than planned"};
+    }
   }
   GRADSIEVE_RETURN_IF_ERROR(round == 0 ? device->callers_error : device->progress_error);
   seal_fixed(parcel, round, letter, false, {});
   return {};
+}
+
+Status Hook::Impl::encode_batch(Parcel& parcel, int round, Letter& letter) noexcept {
+  Piece everything;
+  everything.info.num_elements = parcel.num_elements;
+  Status const status = letter.batch->encode(encode_context(parcel, round), parcel.gradient,
+                                             residual_view(parcel, everything), letter.storage);
+  for (Piece& piece : letter.pieces) {
+    piece.reached = status.ok() ? Reached::encoded : Reached::compensated;
+    piece.body = letter.storage.subspan(piece.body_offset, piece.capacity_bytes);
+    piece.body_bytes = status.ok() ? piece.capacity_bytes : 0;
+  }
+  return status;
 }
 
 void Hook::Impl::seal_fixed(Parcel& parcel, int round, Letter& letter, bool owned,
@@ -70,20 +87,34 @@ Status Hook::Impl::encode_fixed_owned(Parcel& parcel, int round, MassSink& sink)
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::span<float const> sum{reinterpret_cast<float const*>(r.sum.data()),
                              r.sum.size() / sizeof(float)};
-  for (Piece const& piece : r.owned.pieces) {
+  if (r.owned.batch != nullptr) {
+    ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+    ctx.owned = true;
+    GRADSIEVE_RETURN_IF_ERROR(r.owned.batch->encode(
+        ctx, sum, {.in = {}, .out = parcel.undelivered, .carry = 1.0F}, r.owned.storage));
+  } else {
+    GRADSIEVE_RETURN_IF_ERROR(encode_owned_pieces(parcel, round, sum, sink));
+  }
+  parcel.undelivered_written = true;
+  GRADSIEVE_RETURN_IF_ERROR(device->progress_error);
+  seal_fixed(parcel, round, r.owned, true, {});
+  return {};
+}
+
+Status Hook::Impl::encode_owned_pieces(Parcel& parcel, int round, std::span<float const> sum,
+                                       MassSink& sink) noexcept {
+  Letter const& owned = parcel.rounds[static_cast<std::size_t>(round)].owned;
+  for (Piece const& piece : owned.pieces) {
     std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
     ExecContext ctx = context(parcel, decode_workspace, decode_threads);
     ctx.owned = true;
     ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;
     std::uint64_t written = 0;
-    Body const body(r.owned.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
+    Body const body(owned.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
     GRADSIEVE_RETURN_IF_ERROR(parcel.compressor().encode_owned(
         ctx, round, piece.info, sum.first(count), parcel.lanes[piece.lane].state(), body, sink));
     sum = sum.subspan(count);
   }
-  parcel.undelivered_written = true;
-  GRADSIEVE_RETURN_IF_ERROR(device->progress_error);
-  seal_fixed(parcel, round, r.owned, true, {});
   return {};
 }
 
@@ -106,7 +137,8 @@ Status Hook::Impl::gather_on_device(Parcel& parcel, int round) noexcept {
   std::size_t const world_size = static_cast<std::size_t>(transport->world_size());
   Bytes const received = on_device.received.bytes().first(world_size * r.capacity_bytes);
   static_cast<void>(data_context(parcel, r.sequence));
-  GRADSIEVE_RETURN_IF_ERROR(on_device.exchange->all_gather(stream(), r.letters[0].storage, received));
+  GRADSIEVE_RETURN_IF_ERROR(
+      on_device.exchange->all_gather(stream(), r.letters[0].storage, received));
   for (std::size_t sender = 0; sender < world_size && parcel.status.ok(); ++sender) {
     GRADSIEVE_RETURN_IF_ERROR(decode_fixed_letter(
         parcel, round, r.letters[0], false, static_cast<int>(sender),
@@ -129,6 +161,7 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
       letter_check(parcel, round, false, transport->rank(), letter),
       reinterpret_cast<float const*>(r.sum.data() + static_cast<std::size_t>(letter.fixed_bytes)));
   if (!parcel.status.ok()) return {};
+  if (letter.batch != nullptr) return decode_batch(parcel, *letter.batch, r.sum, weight(), {});
   for (Piece const& piece : letter.pieces) {
     ExecContext ctx = context(parcel, decode_workspace, decode_threads);
     ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;
@@ -187,6 +220,19 @@ kernels::LetterCheck Hook::Impl::letter_check(Parcel& parcel, int round, bool ow
   return check;
 }
 
+/// To the shard, if there is one, else to the bucket or what stands for it.
+Status Hook::Impl::decode_batch(Parcel& parcel, Batch const& batch, ConstBytes bodies,
+                                double factor, std::span<float> shard) noexcept {
+  bool const is_wide = shard.empty() && !parcel.widened.empty();
+  std::span<float> const target = !shard.empty() ? shard
+                                  : is_wide      ? parcel.widened
+                                                 : parcel.gradient.as<float>();
+  GRADSIEVE_RETURN_IF_ERROR(
+      batch.decode_add(context(parcel, decode_workspace, decode_threads), bodies, factor, target,
+                       is_wide ? Batch::Sums::as_residual : Batch::Sums::as_gradient));
+  return device->progress_error;
+}
+
 // Also a payload that is not to be believed is decoded: it leads nowhere out of bounds, and no vote
 // will let the step count.
 Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
@@ -199,6 +245,9 @@ Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& 
                        letter_check(parcel, round, owned, sender, letter), payload.data());
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::span<float> shard{reinterpret_cast<float*>(r.sum.data()), r.sum.size() / sizeof(float)};
+  Batch const* const batch = (into_shard ? r.owned : letter).batch.get();
+  if (batch != nullptr)
+    return decode_batch(parcel, *batch, payload, factor, into_shard ? shard : std::span<float>{});
   for (Piece const& piece : letter.pieces) {
     std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
     TensorView const target =

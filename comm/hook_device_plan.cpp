@@ -63,6 +63,8 @@ void Hook::Impl::allocate_on_device() {
     on_device.exchange = on_device.staged.get();
   }
 
+  for (Parcel& parcel : parcels) make_batches(parcel);
+
   // The lengths of the bodies never change, so the tables of letters with several are written now.
   std::vector<std::uint64_t> table;
   auto const write_table = [&](Letter const& letter) {
@@ -81,6 +83,34 @@ void Hook::Impl::allocate_on_device() {
       if (round.exchange == ExchangeKind::shard_sum) write_table(round.owned);
     }
   }
+}
+
+/// Letters of several pieces, where the codec takes all of them at once.
+void Hook::Impl::make_batches(Parcel& parcel) {
+  Compressor const& compressor = parcel.compressor();
+  if (compressor.num_rounds() != 1) return;
+  ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+  std::vector<BatchPiece> places;
+  auto const make = [&](Letter& letter) {
+    if (letter.pieces.size() > 1) letter.batch = compressor.make_batch(ctx, places, *memory);
+  };
+  Round& round = parcel.rounds.back();
+  for (Letter& letter : round.letters) {
+    places.clear();
+    for (Piece const& piece : letter.pieces) {
+      places.push_back({piece.info, piece.bucket_offset, piece.parcel_offset, piece.body_offset});
+    }
+    make(letter);
+  }
+  if (round.exchange != ExchangeKind::shard_sum) return;
+  places.clear();
+  std::uint64_t in_shard = 0;
+  for (Piece const& piece : round.owned.pieces) {
+    places.push_back({piece.info, in_shard, in_shard, piece.body_offset});
+    in_shard += piece.info.num_elements;
+  }
+  ctx.owned = true;
+  make(round.owned);
 }
 
 /// What the host knows between two steps, for the first step that comes.

@@ -146,6 +146,13 @@ void Hook::Impl::give_back(Parcel& parcel, std::span<float> target,
                            std::uint32_t const* only_if) noexcept {
   Round const& last = parcel.rounds.back();
   for (Letter const& letter : last.letters) {
+    if (letter.batch != nullptr) {
+      ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+      ctx.only_if = only_if;
+      static_cast<void>(
+          letter.batch->decode_add(ctx, letter.storage, 1.0, target, Batch::Sums::as_residual));
+      continue;
+    }
     for (Piece const& piece : letter.pieces) {
       ExecContext ctx = context(parcel, decode_workspace, decode_threads);
       ctx.only_if = only_if;
@@ -168,12 +175,12 @@ void Hook::Impl::add_undelivered(Parcel& parcel, std::span<float> target,
   ctx.only_if = only_if;
   std::span<float> log = parcel.undelivered;
   float const factor = static_cast<float>(1.0 / weight());
-  for (Piece const& piece : parcel.rounds.back().owned.pieces) {
-    std::size_t const size = static_cast<std::size_t>(piece.info.num_elements);
+  for_each_stretch(parcel.rounds.back().owned.pieces, [&](Piece const& stretch) {
+    std::size_t const size = static_cast<std::size_t>(stretch.info.num_elements);
     kernels::add_scaled(ctx, ConstTensorView(log.first(size)), factor,
-                        target.subspan(static_cast<std::size_t>(piece.parcel_offset), size));
+                        target.subspan(static_cast<std::size_t>(stretch.parcel_offset), size));
     log = log.subspan(size);
-  }
+  });
 }
 
 void Hook::Impl::settle_on_device(Parcel& parcel) noexcept {

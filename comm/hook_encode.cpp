@@ -85,14 +85,12 @@ TensorView Hook::Impl::accumulator(Parcel& parcel, Piece const& piece) const noe
 }
 
 void Hook::Impl::clear_accumulators(Parcel& parcel) noexcept {
-  for (Letter const& letter : parcel.rounds.back().letters) {
-    for (Piece const& piece : letter.pieces) {
-      TensorView const view = accumulator(parcel, piece);
-      kernels::clear(
-          context(parcel, decode_workspace, decode_threads),
-          {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.num_bytes())});
-    }
-  }
+  for_each_stretch(parcel.lanes, [&](Piece const& stretch) {
+    TensorView const view = accumulator(parcel, stretch);
+    kernels::clear(
+        context(parcel, decode_workspace, decode_threads),
+        {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.num_bytes())});
+  });
 }
 
 void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const* field) noexcept {
@@ -174,21 +172,22 @@ void Hook::Impl::prepare(Parcel& parcel, bool failed) noexcept {
   }
   if (options.predivide != 1.0) {
     float const factor = static_cast<float>(1.0 / options.predivide);
-    for (Lane const& lane : parcel.lanes) {
-      TensorView const slice = parcel.gradient.slice(lane.bucket_offset, lane.info.num_elements);
+    for_each_stretch(parcel.lanes, [&](Piece const& stretch) {
+      TensorView const slice =
+          parcel.gradient.slice(stretch.bucket_offset, stretch.info.num_elements);
       if (slice.dtype == DType::f32) {
         kernels::scale(ctx, factor, slice.as<float>());
       } else if (slice.dtype == DType::f64) {
         for (double& x : slice.as<double>()) x /= options.predivide;
       } else {
         std::span<float> const wide =
-            parcel.widened.subspan(static_cast<std::size_t>(lane.parcel_offset),
-                                   static_cast<std::size_t>(lane.info.num_elements));
+            parcel.widened.subspan(static_cast<std::size_t>(stretch.parcel_offset),
+                                   static_cast<std::size_t>(stretch.info.num_elements));
         kernels::widen(ctx, slice, wide);
         kernels::scale(ctx, factor, wide);
         kernels::narrow(ctx, wide, false, slice);
       }
-    }
+    });
   }
   if (failed && options.rollback == Rollback::merge && parcel.with_residual) {
     for (Lane const& lane : parcel.lanes) {

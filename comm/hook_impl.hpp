@@ -129,7 +129,10 @@ struct Hook::Impl : DeviceOwner, Layout {
   // --- on a device: payloads and exchanges (hook_device_letters.cpp) ---
   void lay_fixed(Round& round, int index, Parcel& parcel);
   Status encode_fixed_letter(Parcel& parcel, int round, Letter& letter) noexcept;
+  Status encode_batch(Parcel& parcel, int round, Letter& letter) noexcept;
   Status encode_fixed_owned(Parcel& parcel, int round, MassSink& sink) noexcept;
+  Status encode_owned_pieces(Parcel& parcel, int round, std::span<float const> sum,
+                             MassSink& sink) noexcept;
   void seal_fixed(Parcel& parcel, int round, Letter& letter, bool owned, Status status) noexcept;
   Status exchange_on_device(Parcel& parcel, int round) noexcept;
   Status gather_on_device(Parcel& parcel, int round) noexcept;
@@ -140,12 +143,15 @@ struct Hook::Impl : DeviceOwner, Layout {
   Status decode_fixed_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
                              int sender, ConstBytes payload, double weight,
                              bool into_shard) noexcept;
+  Status decode_batch(Parcel& parcel, Batch const& batch, ConstBytes bodies, double factor,
+                      std::span<float> shard) noexcept;
   [[nodiscard]] PayloadHeader header_of(Parcel const& parcel, int round, Letter const& letter,
                                         bool owned) const noexcept;
 
   // --- on a device: the transaction (hook_device_step.cpp) ---
   void check_device_options() const;
   void allocate_on_device();
+  void make_batches(Parcel& parcel);
   void upload_device_state() noexcept;
   [[nodiscard]] Stream stream() const noexcept;
   [[nodiscard]] ExecContext device_context() noexcept;

@@ -70,6 +70,28 @@ struct Piece {
   return piece;
 }
 
+/// Calls visit(Piece) for what parts (lanes or pieces) that follow each other in the bucket and in
+/// the parcel make up together: work on elements need not know where a tensor ends.
+template <typename Parts, typename Visit>
+void for_each_stretch(Parts const& parts, Visit const& visit) {
+  Piece stretch;
+  std::uint64_t& count = stretch.info.num_elements;
+  for (auto const& part : parts) {
+    if (part.info.num_elements == 0) continue;
+    if (part.bucket_offset != stretch.bucket_offset + count ||
+        part.parcel_offset != stretch.parcel_offset + count) {
+      if (count != 0) visit(stretch);
+      count = 0;
+    }
+    if (count == 0) {
+      stretch.bucket_offset = part.bucket_offset;
+      stretch.parcel_offset = part.parcel_offset;
+    }
+    count += part.info.num_elements;
+  }
+  if (count != 0) visit(stretch);
+}
+
 /// In the header's `round`: a shard_sum's second payload.
 inline constexpr std::uint16_t kOwnedRound = 0x8000;
 
@@ -80,6 +102,9 @@ struct Letter {
   Bytes storage;
   std::size_t length = 0;         ///< bytes of storage in use
   std::uint64_t fixed_bytes = 0;  ///< behind the header, where it is laid out by capacity
+  /// All pieces at once, on a device; null: one by one. Of a shard_sum's second payload with places
+  /// in the shard, not in the bucket.
+  std::shared_ptr<Batch const> batch;
 
   [[nodiscard]] ConstBytes bytes() const noexcept { return storage.first(length); }
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compressors/batches.hpp"
 #include "compressors/body_fields.hpp"
 #include "compressors/rounding_param.hpp"
 
@@ -54,6 +55,15 @@ BlockQuantizer::Layout BlockQuantizer::layout(std::uint64_t num_elements) const 
 RoundInfo BlockQuantizer::round(int, TensorInfo const& piece) const noexcept {
   return {.exchange = ExchangeKind::shard_sum,
           .capacity_bytes = layout(piece.num_elements).num_bytes};
+}
+
+std::shared_ptr<Batch const> BlockQuantizer::make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const {
+  std::vector<kernels::Segment> segments = segments_of(ctx, pieces);
+  for (kernels::Segment& segment : segments)
+    segment.scales_begin = segment.codes_begin + layout(segment.num_elements).scales_begin;
+  return make_quantizer_batch(ctx, std::move(segments), bits_, block_elements_, rounding_, memory);
 }
 
 /// The places of codes and scales in a new body, the bytes between them zeroed.

@@ -28,6 +28,9 @@ class BlockQuantizer : public Compressor {
   [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const&) const noexcept override { return 0; }
   [[nodiscard]] std::uint64_t block_elements() const noexcept override { return block_elements_; }
+  [[nodiscard]] std::shared_ptr<Batch const> make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const override;
 
  protected:
   BlockQuantizer(int bits, Params const& params);

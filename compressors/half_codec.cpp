@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compressors/half_codec.hpp"
 
+#include "compressors/batches.hpp"
 #include "compressors/body_fields.hpp"
 #include "compressors/cached_parts.hpp"
 
@@ -9,6 +10,12 @@ namespace gradsieve {
 RoundInfo HalfCodec::round(int, TensorInfo const& piece) const noexcept {
   return {.exchange = ExchangeKind::shard_sum,
           .capacity_bytes = static_cast<std::size_t>(piece.num_elements) * size_of(dtype_)};
+}
+
+std::shared_ptr<Batch const> HalfCodec::make_batch(ExecContext const& ctx,
+                                                   std::span<BatchPiece const> pieces,
+                                                   MemoryResource& memory) const {
+  return make_value_batch(ctx, pieces, dtype_, rounding_, memory);
 }
 
 void HalfCodec::write(ExecContext const& ctx, TensorInfo const& piece, std::uint64_t begin,

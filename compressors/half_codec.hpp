@@ -11,6 +11,9 @@ namespace gradsieve {
 class HalfCodec : public Compressor {
  public:
   [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::shared_ptr<Batch const> make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const override;
 
  protected:
   HalfCodec(DType dtype, kernels::Rounding rounding) noexcept

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "compressors/batches.hpp"
 #include "compressors/body_fields.hpp"
 #include "kernels/ops.hpp"
 
@@ -24,6 +25,12 @@ RoundInfo NoneCompressor::round(int, TensorInfo const& piece) const noexcept {
   return {.exchange = ExchangeKind::sum,
           .sum_type = is_f64 ? SumType::f64 : SumType::f32,
           .capacity_bytes = static_cast<std::size_t>(piece.num_elements) * (is_f64 ? 8 : 4)};
+}
+
+std::shared_ptr<Batch const> NoneCompressor::make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const {
+  return make_value_batch(ctx, pieces, DType::f32, kernels::Rounding::nearest, memory);
 }
 
 Status NoneCompressor::do_encode(ExecContext const& ctx, int, TensorInfo const&,

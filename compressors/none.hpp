@@ -21,6 +21,9 @@ class NoneCompressor final : public Compressor {
   [[nodiscard]] Claims claims() const noexcept override;
   [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const&) const noexcept override { return 0; }
+  [[nodiscard]] std::shared_ptr<Batch const> make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const override;
 
  private:
   Status do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,

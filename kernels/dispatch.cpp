@@ -260,21 +260,28 @@ void write_header(ExecContext const& ctx, PayloadHeader const& header,
 
 // --- many tensors --------------------------------------------------------------------------------
 
-Flags compensate_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                      StepValue<float> carry) noexcept {
-  return run(GRADSIEVE_BACKENDS(compensate_many), ctx, table, dtype, carry);
+Flags encode_values_many(ExecContext const& ctx, SegmentTable const& table,
+                         EncodedArrays const& arrays, DType type, Rounding rounding,
+                         StepValue<std::uint64_t> step) noexcept {
+  return run(GRADSIEVE_BACKENDS(encode_values_many), ctx, table, arrays, type, rounding, step);
 }
 
-Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                    StepValue<float> carry, int bits, std::uint64_t block_elements,
-                    Rounding rounding, StepValue<std::uint64_t> step) noexcept {
-  return run(GRADSIEVE_BACKENDS(quantize_many), ctx, table, dtype, carry, bits, block_elements,
-             rounding, step);
+void add_values_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                     DType type) noexcept {
+  run(GRADSIEVE_BACKENDS(add_values_many), ctx, table, arrays, type);
 }
 
-void dequantize_add_many(ExecContext const& ctx, SegmentTable const& table, int bits,
-                         std::uint64_t block_elements, float weight) noexcept {
-  run(GRADSIEVE_BACKENDS(dequantize_add_many), ctx, table, bits, block_elements, weight);
+Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                    int bits, std::uint64_t block_elements, Rounding rounding,
+                    StepValue<std::uint64_t> step) noexcept {
+  return run(GRADSIEVE_BACKENDS(quantize_many), ctx, table, arrays, bits, block_elements, rounding,
+             step);
+}
+
+bool dequantize_add_many(ExecContext const& ctx, SegmentTable const& table,
+                         DecodedArrays const& arrays, int bits,
+                         std::uint64_t block_elements) noexcept {
+  return run(GRADSIEVE_BACKENDS(dequantize_add_many), ctx, table, arrays, bits, block_elements);
 }
 
 }  // namespace gradsieve::kernels

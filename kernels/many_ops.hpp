@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels for many small tensors in one call: on a device one launch. Each tensor is a segment of a
-// table that is made at plan time; what changes from step to step is beside it. The result is that
-// of the kernel in ops.hpp for each segment in turn.
+// table that is made at plan time and holds places, not addresses: the arrays may be others in each
+// call. The result is that of the kernels in ops.hpp for each segment in turn.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,14 +14,12 @@
 
 namespace gradsieve::kernels {
 
-/// One tensor. A kernel reads the members that it needs.
+/// One tensor: where its parts begin in the arrays of a call. A kernel reads the members it needs.
 struct Segment {
-  void const* gradient = nullptr;      ///< of the call's dtype
-  float const* residual_in = nullptr;  ///< null: zeros
-  float* residual_out = nullptr;       ///< may be residual_in
-  float* accumulator = nullptr;
-  std::byte* codes = nullptr;
-  float* scales = nullptr;
+  std::uint64_t in_gradient = 0;   ///< elements in front of it
+  std::uint64_t in_residual = 0;   ///< elements in front of it
+  std::uint64_t codes_begin = 0;   ///< bytes in front of its codes, or of its values
+  std::uint64_t scales_begin = 0;  ///< bytes in front of its scales
   std::uint64_t num_elements = 0;
   PhiloxKey key = {};
   std::uint64_t first_element = 0;  ///< of the piece within its tensor, as in RoundingKey
@@ -32,6 +31,23 @@ struct Segment {
 struct SegmentTable {
   std::span<Segment const> segments;
   std::span<std::uint32_t const> segment_of_run;
+};
+
+/// Gradient and residual in, bodies and residual out: the arrays that segments of an encode lie in.
+struct EncodedArrays {
+  ConstTensorView gradient;
+  float const* residual_in = nullptr;  ///< null: zeros
+  float* residual_out = nullptr;       ///< may be residual_in
+  StepValue<float> carry = 1.0F;
+  std::byte* bodies = nullptr;
+};
+
+/// Bodies in, sums out. A segment's sum lies at in_residual, or at in_gradient.
+struct DecodedArrays {
+  std::byte const* bodies = nullptr;
+  float* accumulator = nullptr;
+  bool lies_as_residual = false;
+  float weight = 1.0F;
 };
 
 /// Elements of a run: as many whole blocks as a thread block holds, or a block, and of odd blocks
@@ -47,21 +63,29 @@ struct SegmentTable {
 [[nodiscard]] std::vector<std::uint32_t> plan_runs(std::span<Segment> segments,
                                                    std::uint64_t block_elements);
 
-/// compensate() of gradient, residual_in and residual_out. The runs are those of block size 1.
-using CompensateManyFn = Flags(ExecContext const&, SegmentTable const&, DType,
-                               StepValue<float> carry) noexcept;
-/// quantize_fused() of gradient, residual_in and residual_out to codes and scales; the random
-/// numbers are those of key, `step` and first_element.
-using QuantizeManyFn = Flags(ExecContext const&, SegmentTable const&, DType, StepValue<float> carry,
+/// compensate(), then v_i ← c_i as `type`: by narrow() with saturation, or by store_bf16() with the
+/// random numbers of key, `step` and first_element; residual.out_i ← c_i − v_i. The values begin at
+/// codes_begin. Runs of block size 1.
+using EncodeValuesManyFn = Flags(ExecContext const&, SegmentTable const&, EncodedArrays const&,
+                                 DType type, Rounding, StepValue<std::uint64_t> step) noexcept;
+/// add_scaled() of those values. Runs of block size 1.
+using AddValuesManyFn = void(ExecContext const&, SegmentTable const&, DecodedArrays const&,
+                             DType type) noexcept;
+/// quantize_fused() to codes and scales; the random numbers are those of key, `step` and
+/// first_element.
+using QuantizeManyFn = Flags(ExecContext const&, SegmentTable const&, EncodedArrays const&,
                              int bits, std::uint64_t block_elements, Rounding,
                              StepValue<std::uint64_t> step) noexcept;
-/// dequantize_add() of codes and scales to accumulator. The runs are those of the same block size.
-using DequantizeAddManyFn = void(ExecContext const&, SegmentTable const&, int bits,
-                                 std::uint64_t block_elements, float weight) noexcept;
+/// dequantize_add() of codes and scales. The runs are those of the same block size. Before that
+/// check_scales() of the scales and check_clear() of the bits between codes and scales: false if
+/// one of them is wrong.
+using DequantizeAddManyFn = bool(ExecContext const&, SegmentTable const&, DecodedArrays const&,
+                                 int bits, std::uint64_t block_elements) noexcept;
 
-#define GRADSIEVE_KERNELS_DECLARED_HERE \
-  CompensateManyFn compensate_many;     \
-  QuantizeManyFn quantize_many;         \
+#define GRADSIEVE_KERNELS_DECLARED_HERE  \
+  EncodeValuesManyFn encode_values_many; \
+  AddValuesManyFn add_values_many;       \
+  QuantizeManyFn quantize_many;          \
   DequantizeAddManyFn dequantize_add_many
 
 namespace ref {

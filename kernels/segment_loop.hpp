@@ -2,61 +2,138 @@
 // The kernels of many_ops.hpp as a loop over the segments, on a backend whose calls are cheap.
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/many_ops.hpp"
 
 namespace gradsieve::kernels {
 
-inline ResidualView residual_of(Segment const& segment, StepValue<float> carry) noexcept {
-  auto const count = static_cast<std::size_t>(segment.num_elements);
+/// Kernels of one backend.
+struct SegmentKernels {
+  CompensateFn& compensate;
+  NarrowFn& narrow;
+  StoreBf16Fn& store_bf16;
+  AddScaledFn& add_scaled;
+  RetainFn& retain;
+  QuantizeFusedFn& quantize_fused;
+  DequantizeAddFn& dequantize_add;
+  CheckScalesFn& check_scales;
+  CheckClearFn& check_clear;
+};
+
+inline std::size_t count_of(Segment const& segment) noexcept {
+  return static_cast<std::size_t>(segment.num_elements);
+}
+
+inline ResidualView residual_of(Segment const& segment, EncodedArrays const& arrays) noexcept {
+  std::size_t const count = count_of(segment);
   // ResidualView has one type for what is read and what is written.
-  auto* const in = const_cast<float*>(segment.residual_in);
-  return {{in, in == nullptr ? 0 : count}, {segment.residual_out, count}, carry};
+  auto* const in = const_cast<float*>(arrays.residual_in);
+  ResidualView view{{}, {arrays.residual_out + segment.in_residual, count}, arrays.carry};
+  if (in != nullptr) view.in = {in + segment.in_residual, count};
+  return view;
 }
 
-inline std::span<std::byte> codes_of(Segment const& segment, int bits) noexcept {
+inline std::size_t code_bytes_of(Segment const& segment, int bits) noexcept {
   std::uint64_t const n = segment.num_elements;
-  return {segment.codes, static_cast<std::size_t>(bits == 8 ? n : n / 2 + n % 2)};
+  return static_cast<std::size_t>(bits == 8 ? n : n / 2 + n % 2);
 }
 
-inline std::span<float> scales_of(Segment const& segment, std::uint64_t block_elements) noexcept {
+inline std::size_t num_scales_of(Segment const& segment, std::uint64_t block_elements) noexcept {
   std::uint64_t const n = segment.num_elements;
-  return {segment.scales,
-          static_cast<std::size_t>(n / block_elements + (n % block_elements != 0 ? 1 : 0))};
+  return static_cast<std::size_t>(n / block_elements + (n % block_elements != 0 ? 1 : 0));
 }
 
-inline Flags compensate_each(CompensateFn& compensate, ExecContext const& ctx,
-                             SegmentTable const& table, DType dtype,
-                             StepValue<float> carry) noexcept {
+/// residual ← residual − values, through a piece of stack.
+inline void retain_values(SegmentKernels const& run, ExecContext const& ctx, ConstTensorView values,
+                          std::span<float> residual) noexcept {
+  constexpr std::uint64_t kHeld = 512;
+  for (std::uint64_t begin = 0; begin < values.num_elements; begin += kHeld) {
+    std::uint64_t const count = std::min(kHeld, values.num_elements - begin);
+    std::array<float, kHeld> held = {};
+    std::span<float> const decoded = std::span(held).first(static_cast<std::size_t>(count));
+    run.add_scaled(ctx, values.slice(begin, count), 1.0F, decoded);
+    run.retain(ctx, decoded, residual.subspan(static_cast<std::size_t>(begin), decoded.size()));
+  }
+}
+
+inline Flags encode_values_each(SegmentKernels const& run, ExecContext const& ctx,
+                                SegmentTable const& table, EncodedArrays const& arrays, DType type,
+                                Rounding rounding, StepValue<std::uint64_t> step) noexcept {
   Flags flags = 0;
   for (Segment const& segment : table.segments) {
-    flags |= compensate(ctx, {segment.gradient, segment.num_elements, dtype},
-                        residual_of(segment, carry));
+    ResidualView const residual = residual_of(segment, arrays);
+    TensorView const values(arrays.bodies + segment.codes_begin, segment.num_elements, type);
+    flags |= run.compensate(ctx, arrays.gradient.slice(segment.in_gradient, segment.num_elements),
+                            residual);
+    if (rounding == Rounding::stochastic) {
+      run.store_bf16(ctx, residual.out, {segment.key, step, segment.first_element},
+                     values.as<BFloat16>());
+    } else {
+      run.narrow(ctx, residual.out, true, values);
+    }
+    retain_values(run, ctx, values, residual.out);
   }
   return flags;
 }
 
-inline Flags quantize_each(QuantizeFusedFn& quantize_fused, ExecContext const& ctx,
-                           SegmentTable const& table, DType dtype, StepValue<float> carry, int bits,
+inline std::span<float> sums_of(Segment const& segment, DecodedArrays const& arrays) noexcept {
+  std::uint64_t const begin = arrays.lies_as_residual ? segment.in_residual : segment.in_gradient;
+  return {arrays.accumulator + begin, count_of(segment)};
+}
+
+inline void add_values_each(SegmentKernels const& run, ExecContext const& ctx,
+                            SegmentTable const& table, DecodedArrays const& arrays,
+                            DType type) noexcept {
+  for (Segment const& segment : table.segments) {
+    run.add_scaled(ctx, {arrays.bodies + segment.codes_begin, segment.num_elements, type},
+                   arrays.weight, sums_of(segment, arrays));
+  }
+}
+
+inline Flags quantize_each(SegmentKernels const& run, ExecContext const& ctx,
+                           SegmentTable const& table, EncodedArrays const& arrays, int bits,
                            std::uint64_t block_elements, Rounding rounding,
                            StepValue<std::uint64_t> step) noexcept {
   Flags flags = 0;
   for (Segment const& segment : table.segments) {
-    flags |= quantize_fused(ctx, {segment.gradient, segment.num_elements, dtype},
-                            residual_of(segment, carry), bits, block_elements, rounding,
-                            {segment.key, step, segment.first_element}, codes_of(segment, bits),
-                            scales_of(segment, block_elements));
+    auto* const scales = reinterpret_cast<float*>(arrays.bodies + segment.scales_begin);
+    flags |=
+        run.quantize_fused(ctx, arrays.gradient.slice(segment.in_gradient, segment.num_elements),
+                           residual_of(segment, arrays), bits, block_elements, rounding,
+                           {segment.key, step, segment.first_element},
+                           {arrays.bodies + segment.codes_begin, code_bytes_of(segment, bits)},
+                           {scales, num_scales_of(segment, block_elements)});
   }
   return flags;
 }
 
-inline void dequantize_add_each(DequantizeAddFn& dequantize_add, ExecContext const& ctx,
-                                SegmentTable const& table, int bits, std::uint64_t block_elements,
-                                float weight) noexcept {
+inline bool is_well_formed(SegmentKernels const& run, ExecContext const& ctx,
+                           Segment const& segment, std::byte const* bodies, int bits,
+                           std::uint64_t block_elements) noexcept {
+  std::byte const* const codes = bodies + segment.codes_begin;
+  std::byte const* const scales = bodies + segment.scales_begin;
+  std::byte const* const end = codes + code_bytes_of(segment, bits);
+  bool const has_half_byte = bits == 4 && segment.num_elements % 2 != 0;
+  if (has_half_byte && !run.check_clear(ctx, {end - 1, 1}, {}, 4)) return false;
+  if (segment.num_elements != 0 && !run.check_clear(ctx, {end, scales}, {}, 0)) return false;
+  return run.check_scales(ctx, {scales, num_scales_of(segment, block_elements) * sizeof(float)});
+}
+
+inline bool dequantize_add_each(SegmentKernels const& run, ExecContext const& ctx,
+                                SegmentTable const& table, DecodedArrays const& arrays, int bits,
+                                std::uint64_t block_elements) noexcept {
+  bool const are_well_formed = std::ranges::all_of(table.segments, [&](Segment const& segment) {
+    return is_well_formed(run, ctx, segment, arrays.bodies, bits, block_elements);
+  });
+  if (!are_well_formed) return false;
   for (Segment const& segment : table.segments) {
-    auto const scales = std::as_bytes(scales_of(segment, block_elements));
-    dequantize_add(ctx, codes_of(segment, bits), scales.data(), bits, block_elements, weight,
-                   {segment.accumulator, static_cast<std::size_t>(segment.num_elements)});
+    run.dequantize_add(ctx, {arrays.bodies + segment.codes_begin, code_bytes_of(segment, bits)},
+                       arrays.bodies + segment.scales_begin, bits, block_elements, arrays.weight,
+                       sums_of(segment, arrays));
   }
+  return true;
 }
 
 }  // namespace gradsieve::kernels

@@ -17,92 +17,128 @@ constexpr std::uint64_t kAlignElements = 64;
 constexpr std::array<std::uint64_t, 8> kTensorElements = {1728,   64,  36864, 64,
                                                           147456, 128, 1000,  2359296};
 
-struct Piece {
-  std::uint64_t first;
-  std::uint64_t num_elements;
-  std::uint64_t first_scale;
-};
+constexpr int kBits = 8;
 
-std::vector<Piece> pieces_of(std::uint64_t num_elements) {
-  std::vector<Piece> pieces;
+/// What a body of so many elements takes, and where in it the scales begin.
+std::size_t scales_begin(std::uint64_t count, std::size_t value_bytes) {
+  return (static_cast<std::size_t>(count) * value_bytes + 3) / 4 * 4;
+}
+std::size_t scale_bytes(std::uint64_t count) {
+  return static_cast<std::size_t>((count + kBlockElements - 1) / kBlockElements) * sizeof(float);
+}
+
+/// Values of `value_bytes`; with scales, codes of a byte and their scales behind them.
+std::vector<kernels::Segment> segments_of(std::uint64_t num_elements, std::size_t value_bytes,
+                                          bool has_scales) {
+  std::vector<kernels::Segment> segments;
   std::uint64_t first = 0;
-  std::uint64_t first_scale = 0;
+  std::size_t body = 0;
   for (std::size_t i = 0; first < num_elements; ++i) {
     std::uint64_t const wanted = kTensorElements[i % kTensorElements.size()];
     std::uint64_t const count = std::min(wanted, num_elements - first);
-    pieces.push_back({first, count, first_scale});
+    std::size_t const scales = body + scales_begin(count, value_bytes);
+    segments.push_back({.in_gradient = first,
+                        .in_residual = first,
+                        .codes_begin = body,
+                        .scales_begin = scales,
+                        .num_elements = count,
+                        .key = {static_cast<std::uint32_t>(i), 5}});
     first += (count + kAlignElements - 1) / kAlignElements * kAlignElements;
-    first_scale += (count + kBlockElements - 1) / kBlockElements;
+    body = (scales + (has_scales ? scale_bytes(count) : 0) + 15) / 16 * 16;
   }
-  return pieces;
+  return segments;
 }
 
-/// The arrays that all segments point into, and the table.
+/// The table of the segments, and what it takes to fill the arrays that they lie in.
 struct Tensors {
-  std::uint64_t num_elements;
-  std::vector<Piece> pieces;
-  std::uint64_t num_runs;
-  std::uint64_t block_elements;
-  DType dtype;
-  std::size_t g, e, codes, scales, table, runs;
+  std::vector<kernels::Segment> segments;
+  std::vector<std::uint32_t> segment_of_run;
+  std::size_t body_bytes;
+  std::size_t table, runs;
 
-  Tensors(GpuCase& c, std::uint64_t n, std::uint64_t block, bool codes_are_read)
-      : num_elements(n), pieces(pieces_of(n)), block_elements(block), dtype(c.dtype) {
-    std::vector<kernels::Segment> segments = sizes();
-    num_runs = kernels::plan_runs(segments, block).size();
-    std::uint64_t const num_scales =
-        pieces.back().first_scale +
-        (pieces.back().num_elements + kBlockElements - 1) / kBlockElements;
-    g = c.gradient(n);
-    e = c.sums(n);
-    codes = codes_are_read ? c.input({Content::codes}, n) : c.output(n);
-    scales = codes_are_read ? c.input({Content::scales}, 4 * num_scales) : c.output(4 * num_scales);
-    table = c.prepared(segments.size() * sizeof(kernels::Segment));
-    runs = c.prepared(num_runs * sizeof(std::uint32_t));
-    c.prepare = [tensors = *this](ExecContext const& ctx, Arrays const& a) {
-      tensors.write_table(ctx, a);
-    };
-  }
+  Tensors(GpuCase& c, std::uint64_t n, std::uint64_t block, std::size_t value_bytes)
+      : segments(segments_of(n, value_bytes, block > 1)),
+        segment_of_run(kernels::plan_runs(segments, block)),
+        body_bytes(segments.back().scales_begin +
+                   (block > 1 ? scale_bytes(segments.back().num_elements) : 0)),
+        table(c.prepared(segments.size() * sizeof(kernels::Segment))),
+        runs(c.prepared(segment_of_run.size() * sizeof(std::uint32_t))) {}
 
-  [[nodiscard]] kernels::SegmentTable view(Arrays const& a) const {
-    return {a.as<kernels::Segment>(table), a.as<std::uint32_t>(runs)};
-  }
-
- private:
-  [[nodiscard]] std::vector<kernels::Segment> sizes() const {
-    std::vector<kernels::Segment> segments(pieces.size());
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      segments[i].num_elements = pieces[i].num_elements;
-      segments[i].key = {static_cast<std::uint32_t>(i), 5};
-    }
-    return segments;
-  }
-  void write_table(ExecContext const& ctx, Arrays const& a) const {
-    std::vector<kernels::Segment> segments = sizes();
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      std::uint64_t const first = pieces[i].first;
-      segments[i].gradient = a.data(g) + first * size_of(dtype);
-      segments[i].residual_in = a.as<float>(e).data() + first;
-      segments[i].residual_out = a.as<float>(e).data() + first;
-      segments[i].accumulator = a.as<float>(e).data() + first;
-      segments[i].codes = a.data(codes) + first;
-      segments[i].scales = a.as<float>(scales).data() + pieces[i].first_scale;
-    }
-    std::vector<std::uint32_t> const of_run = kernels::plan_runs(segments, block_elements);
+  void write(ExecContext const& ctx, Arrays const& a) const {
     a.write(ctx, table, segments);
-    a.write(ctx, runs, of_run);
+    a.write(ctx, runs, segment_of_run);
+  }
+  [[nodiscard]] kernels::SegmentTable view(Arrays const& a) const {
+    return {a.as<kernels::Segment>(table).first(segments.size()),
+            a.as<std::uint32_t>(runs).first(segment_of_run.size())};
+  }
+  [[nodiscard]] std::string text() const { return std::to_string(segments.size()) + " tensors"; }
+
+  /// Any codes, each with a scale of its own block.
+  [[nodiscard]] std::vector<std::byte> some_bodies() const {
+    std::vector<std::byte> bodies(body_bytes);
+    for (kernels::Segment const& segment : segments) {
+      for (std::uint64_t i = 0; i < segment.num_elements; ++i)
+        bodies[segment.codes_begin + i] = static_cast<std::byte>(i * 2654435761U >> 24);
+      for (std::size_t at = 0; at < scale_bytes(segment.num_elements); at += sizeof(float)) {
+        float const scale = 0.001F * static_cast<float>(at % 97 + 1);
+        std::memcpy(bodies.data() + segment.scales_begin + at, &scale, sizeof scale);
+      }
+    }
+    return bodies;
   }
 };
 
-void add_compensate(CaseList& list, DType dtype) {
+/// The arrays of an encode: gradient, residual in place, bodies.
+struct Encoded {
+  std::size_t g, e, bodies;
+  std::uint64_t num_elements;
+  DType dtype;
+
+  Encoded(GpuCase& c, std::uint64_t n, std::size_t body_bytes)
+      : g(c.gradient(n)),
+        e(c.sums(n)),
+        bodies(c.output(body_bytes)),
+        num_elements(n),
+        dtype(c.dtype) {}
+
+  [[nodiscard]] kernels::EncodedArrays view(Arrays const& a) const {
+    float* const residual = a.as<float>(e).data();
+    return {.gradient = {a.data(g), num_elements, dtype},
+            .residual_in = residual,
+            .residual_out = residual,
+            .carry = 1.0F,
+            .bodies = a.data(bodies)};
+  }
+};
+
+void add_encode_values(CaseList& list, DType dtype) {
   auto const size = static_cast<double>(size_of(dtype));
-  GpuCase c = {.kernel = "compensate_many",
+  GpuCase c = {.kernel = "encode_values_many",
                .dtype = dtype,
-               .traffic = {std::to_string(size_of(dtype)) + " g + 8 e", size + 8}};
-  Tensors const t(c, list.num_elements, 1, false);
-  c.variant = std::to_string(t.pieces.size()) + " tensors";
+               .traffic = {std::to_string(size_of(dtype)) + " g + 8 e + 2", size + 10}};
+  Tensors const t(c, list.num_elements, 1, 2);
+  Encoded const arrays(c, list.num_elements, t.body_bytes);
+  c.variant = "bf16, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) { t.write(ctx, a); };
   c.run = [=](ExecContext const& ctx, Arrays const& a) {
-    raise_flags(ctx, kernels::compensate_many(ctx, t.view(a), dtype, 1.0F));
+    raise_flags(ctx, kernels::encode_values_many(ctx, t.view(a), arrays.view(a), DType::bf16,
+                                                 kernels::Rounding::nearest, std::uint64_t{3}));
+  };
+  list.add(std::move(c));
+}
+
+void add_values(CaseList& list) {
+  GpuCase c = {.kernel = "add_values_many", .traffic = {"8 sum + 4", 12}};
+  std::uint64_t const n = list.num_elements;
+  Tensors const t(c, n, 1, sizeof(float));
+  std::size_t const sums = c.sums(n);
+  std::size_t const bodies = c.floats(t.body_bytes / sizeof(float), 4);
+  c.variant = "f32, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) { t.write(ctx, a); };
+  c.run = [=](ExecContext const& ctx, Arrays const& a) {
+    kernels::add_values_many(ctx, t.view(a),
+                             {a.data(bodies), a.as<float>(sums).data(), false, 0.25F}, DType::f32);
   };
   list.add(std::move(c));
 }
@@ -113,10 +149,12 @@ void add_quantize(CaseList& list, DType dtype) {
                .dtype = dtype,
                .traffic = {std::to_string(size_of(dtype)) + " g + 8 e + 1 + 4 / 256",
                            size + 9 + 4.0 / kBlockElements}};
-  Tensors const t(c, list.num_elements, kBlockElements, false);
-  c.variant = "8 bits, block 256, " + std::to_string(t.pieces.size()) + " tensors";
+  Tensors const t(c, list.num_elements, kBlockElements, 1);
+  Encoded const arrays(c, list.num_elements, t.body_bytes);
+  c.variant = "8 bits, block 256, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) { t.write(ctx, a); };
   c.run = [=](ExecContext const& ctx, Arrays const& a) {
-    raise_flags(ctx, kernels::quantize_many(ctx, t.view(a), dtype, 1.0F, 8, kBlockElements,
+    raise_flags(ctx, kernels::quantize_many(ctx, t.view(a), arrays.view(a), kBits, kBlockElements,
                                             kernels::Rounding::nearest, std::uint64_t{3}));
   };
   list.add(std::move(c));
@@ -125,10 +163,18 @@ void add_quantize(CaseList& list, DType dtype) {
 void add_dequantize(CaseList& list) {
   GpuCase c = {.kernel = "dequantize_add_many",
                .traffic = {"8 sum + 1 + 4 / 256", 9 + 4.0 / kBlockElements}};
-  Tensors const t(c, list.num_elements, kBlockElements, true);
-  c.variant = "8 bits, block 256, " + std::to_string(t.pieces.size()) + " tensors";
+  Tensors const t(c, list.num_elements, kBlockElements, 1);
+  std::size_t const sums = c.sums(list.num_elements);
+  std::size_t const bodies = c.prepared(t.body_bytes);
+  c.variant = "8 bits, block 256, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) {
+    t.write(ctx, a);
+    a.write(ctx, bodies, t.some_bodies());
+  };
   c.run = [=](ExecContext const& ctx, Arrays const& a) {
-    kernels::dequantize_add_many(ctx, t.view(a), 8, kBlockElements, 0.25F);
+    static_cast<void>(kernels::dequantize_add_many(
+        ctx, t.view(a), {a.data(bodies), a.as<float>(sums).data(), false, 0.25F}, kBits,
+        kBlockElements));
   };
   list.add(std::move(c));
 }
@@ -137,9 +183,10 @@ void add_dequantize(CaseList& list) {
 
 void add_many_cases(CaseList& list) {
   for (DType const dtype : list.dtypes) {
-    add_compensate(list, dtype);
+    add_encode_values(list, dtype);
     add_quantize(list, dtype);
   }
+  add_values(list);
   add_dequantize(list);
 }
 

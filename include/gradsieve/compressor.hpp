@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "gradsieve/context.hpp"
+#include "gradsieve/memory.hpp"
 #include "gradsieve/selection.hpp"
 #include "gradsieve/state.hpp"
 #include "gradsieve/vocabulary.hpp"
@@ -59,6 +61,32 @@ class MassSink {
   [[nodiscard]] virtual std::span<float> undelivered(TensorInfo const& piece) noexcept = 0;
 };
 
+/// One of several pieces that are coded together: where it lies in the arrays of a call.
+struct BatchPiece {
+  TensorInfo info;
+  std::uint64_t in_gradient = 0;  ///< elements in front of it
+  std::uint64_t in_residual = 0;  ///< elements in front of it
+  std::size_t body_offset = 0;    ///< bytes
+};
+
+/// Pieces of one payload, coded by one launch each way, whatever their number. What it looks up was
+/// put on the device when it was made, and holds places, not addresses: the arrays may be others
+/// in each call.
+class Batch {
+ public:
+  virtual ~Batch() = default;
+
+  /// encode_with_residual of each piece; `bodies` was zeros when it was new.
+  virtual Status encode(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                        Bytes bodies) const noexcept = 0;
+
+  /// Where the sums of the pieces lie: as in the gradient, or as in the residual.
+  enum class Sums : std::uint8_t { as_gradient, as_residual };
+  /// decode_add of each piece.
+  virtual Status decode_add(ExecContext const&, ConstBytes bodies, double weight,
+                            std::span<float> accumulator, Sums) const noexcept = 0;
+};
+
 /// The interface everything turns on. Objects are immutable and serve all tensors and threads.
 /// Non-virtual outside, virtual inside: bounds and lengths are checked in one place.
 class Compressor {
@@ -93,6 +121,14 @@ class Compressor {
     static_cast<void>(piece);
     static_cast<void>(words);
     return 0;
+  }
+  /// Backend cuda, at plan time: these pieces of a one-round compressor as a batch, with what it
+  /// needs from `memory`; null: it codes them one by one.
+  [[nodiscard]] virtual std::shared_ptr<Batch const> make_batch(ExecContext const&,
+                                                                std::span<BatchPiece const>,
+                                                                MemoryResource& memory) const {
+    static_cast<void>(memory);
+    return nullptr;
   }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
   [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece,

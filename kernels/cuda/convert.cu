@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/add_scaled.cuh"
 #include "kernels/ops.hpp"
 
 namespace gradsieve::kernels::cuda {
@@ -41,33 +41,6 @@ struct Narrow : SeesNothing {
     Pack<T, kWidth> half;
     for (int lane = 0; lane < kWidth; ++lane) half.at[lane] = narrowed<T>(x.at[lane], saturate);
     store<kWidth>(out + i, half);
-  }
-};
-
-template <typename T>
-struct AddScaled : OnlyIf {
-  T const* values;
-  float* accumulator;
-  StepValue<float> weight;
-
-  __device__ void begin() { weight = weight.get(); }
-  template <int kWidth>
-  struct Loaded {
-    Pack<T, kWidth> values;
-    Pack<float, kWidth> sum;
-  };
-  template <int kWidth>
-  __device__ Loaded<kWidth> load(std::uint64_t i) const {
-    return {cuda::load<kWidth>(values + i), cuda::load<kWidth>(accumulator + i)};
-  }
-  template <int kWidth>
-  __device__ void finish(std::uint64_t i, Loaded<kWidth> const& x, bool&) const {
-    Pack<float, kWidth> sum;
-    for (int lane = 0; lane < kWidth; ++lane) {
-      float const product = weight.value * widened(x.values.at[lane]);
-      sum.at[lane] = canonical(x.sum.at[lane] + product);
-    }
-    store<kWidth>(accumulator + i, sum);
   }
 };
 

@@ -52,12 +52,7 @@ struct StoreBf16 : OnlyIf {
     RandomQuad const random = rounding_quad<kWidth>(key, i);
     Pack<BFloat16, kWidth> rounded;
     for (int lane = 0; lane < kWidth; ++lane) {
-      std::uint32_t bits = __float_as_uint(canonical(x.at[lane]));
-      if (is_finite(x.at[lane])) {
-        std::uint32_t const largest = (bits & 0x80000000U) | 0x7f7fffffU;
-        bits = min(bits + random_half(random, lane), largest);
-      }
-      rounded.at[lane].bits = static_cast<std::uint16_t>(bits >> 16);
+      rounded.at[lane] = stochastic_bf16(x.at[lane], random, lane);
     }
     store<kWidth>(out + i, rounded);
   }

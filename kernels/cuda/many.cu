@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many small tensors in one launch: a thread block takes a run of one of them, found in a table.
+#include <type_traits>
+
+#include "kernels/cuda/add_scaled.cuh"
 #include "kernels/cuda/compensated.cuh"
 #include "kernels/cuda/dequantize.cuh"
 #include "kernels/cuda/quantize_run.cuh"
@@ -41,7 +44,10 @@ __device__ bool codes_are_aligned(std::byte const* codes, int bits) {
   return reinterpret_cast<std::uintptr_t>(codes) % (bits == 8 ? 4 : 2) == 0;
 }
 
-struct CompensateManyPolicy {
+struct EncodeValuesManyPolicy {
+  static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
+};
+struct AddValuesManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 4, min_blocks = 4;
 };
 // Fewer loads in flight: scales and codes beside the sums, in both widths, leave no registers.
@@ -49,14 +55,13 @@ struct DequantizeManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
 };
 
-/// One run of an operation on arrays, in quads or element by element.
+/// An operation on the elements [begin, begin + size), in quads or one by one. A turn of quads
+/// begins at a multiple of four.
 template <typename Policy, typename Operation>
-__device__ void stream_run(Operation const& operation, Segment const& segment, std::uint64_t run,
-                           std::uint64_t run_elements, bool is_aligned, bool& seen) {
-  std::uint64_t const begin = (run - segment.first_run) * run_elements;
-  std::uint64_t const size = min(run_elements, segment.num_elements - begin);
+__device__ void stream_part(Operation const& operation, std::uint64_t begin, std::uint64_t size,
+                            bool is_aligned, bool& seen) {
   constexpr unsigned kTurn = Policy::threads * Policy::items_per_thread;
-  if (is_aligned && run_elements % kQuad == 0) {
+  if (is_aligned) {
     for (std::uint64_t first = 0; first < size / kQuad; first += kTurn) {
       stream_tile<Policy, kQuad>(operation, begin, first, size / kQuad, seen);
     }
@@ -69,23 +74,128 @@ __device__ void stream_run(Operation const& operation, Segment const& segment, s
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(CompensateManyPolicy::threads, CompensateManyPolicy::min_blocks)
-    compensate_many_kernel(Runs const runs, StepValue<float> carry, StepWords* words) {
+/// A run of a segment without blocks.
+template <typename Policy, typename Operation>
+__device__ void stream_run(Operation const& operation, Segment const& segment, std::uint64_t run,
+                           bool is_aligned, bool& seen) {
+  std::uint64_t const begin = (run - segment.first_run) * kTileElements;
+  std::uint64_t const size = min(std::uint64_t{kTileElements}, segment.num_elements - begin);
+  stream_part<Policy>(operation, begin, size, is_aligned, seen);
+}
+
+/// Addresses of a segment's encode, in shared memory: in registers they would not fit.
+template <typename G>
+struct EncodedSegment {
+  G const* gradient;
+  float const* residual_in;  ///< null: zeros
+  float* residual_out;
+  std::byte* codes;
+  float* scales;
+
+  /// All threads call it, after fetch().
+  __device__ void place(EncodedArrays const& arrays, Segment const& segment) {
+    if (threadIdx.x == 0) {
+      gradient = static_cast<G const*>(arrays.gradient.data) + segment.in_gradient;
+      residual_in =
+          arrays.residual_in == nullptr ? nullptr : arrays.residual_in + segment.in_residual;
+      residual_out = arrays.residual_out + segment.in_residual;
+      codes = arrays.bodies + segment.codes_begin;
+      scales = reinterpret_cast<float*>(arrays.bodies + segment.scales_begin);
+    }
+    __syncthreads();
+  }
+};
+
+__device__ float* sums_of(DecodedArrays const& arrays, Segment const& segment) {
+  return arrays.accumulator + (arrays.lies_as_residual ? segment.in_residual : segment.in_gradient);
+}
+
+// --- values --------------------------------------------------------------------------------------
+
+/// c, its value as a V, and what that leaves of c.
+template <typename G, typename V>
+struct EncodeValues {
+  Compensate<G> source;  ///< writes nothing here
+  V* values;
+  RoundingKey key;
+  bool is_stochastic;
+
+  template <int kWidth>
+  __device__ auto load(std::uint64_t i) const {
+    return source.template load<kWidth>(i);
+  }
+  template <int kWidth, typename Loaded>
+  __device__ void finish(std::uint64_t i, Loaded const& x, bool& non_finite) const {
+    RandomQuad random = 0;
+    if constexpr (std::is_same_v<V, BFloat16>) {
+      if (is_stochastic) random = rounding_quad<kWidth>(key, i);
+    }
+    Pack<V, kWidth> sent;
+    Pack<float, kWidth> rest;
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      float const c = compensated(widened(x.gradient.at[lane]), source.carry.value,
+                                  x.residual.at[lane], non_finite);
+      sent.at[lane] = rounded(c, random, lane);
+      float const decoded = 0.0F + widened(sent.at[lane]);  // -0 is decoded to +0
+      rest.at[lane] = canonical(c - decoded);
+    }
+    store<kWidth>(values + i, sent);
+    store<kWidth>(source.residual_out + i, rest);
+  }
+
+ private:
+  [[nodiscard]] __device__ V rounded(float c, RandomQuad random, int lane) const {
+    if constexpr (std::is_same_v<V, BFloat16>) {
+      if (is_stochastic) return stochastic_bf16(c, random, lane);
+    }
+    return narrowed<V>(c, true);
+  }
+};
+
+template <typename G, typename V>
+__global__ void __launch_bounds__(EncodeValuesManyPolicy::threads,
+                                  EncodeValuesManyPolicy::min_blocks)
+    encode_values_many_kernel(Runs const runs, EncodedArrays const arrays, bool is_stochastic,
+                              StepValue<std::uint64_t> step, StepWords* words) {
   __shared__ Segment segment;
-  carry = carry.get();
+  __shared__ EncodedSegment<G> at;
+  StepValue<float> const carry = arrays.carry.get();
+  step = step.get();
   bool non_finite = false;
   for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
     runs.fetch(run, segment);
-    auto const* const gradient = static_cast<T const*>(segment.gradient);
-    Compensate<T> const operation = {gradient, segment.residual_in, segment.residual_out, carry,
-                                     words};
-    stream_run<CompensateManyPolicy>(
-        operation, segment, run, kTileElements,
-        all_quad_aligned(gradient, segment.residual_in, segment.residual_out), non_finite);
+    at.place(arrays, segment);
+    auto* const values = reinterpret_cast<V*>(at.codes);
+    EncodeValues<G, V> const operation = {
+        {at.gradient, at.residual_in, at.residual_out, carry, words},
+        values,
+        {segment.key, step, segment.first_element},
+        is_stochastic};
+    stream_run<EncodeValuesManyPolicy>(
+        operation, segment, run,
+        all_quad_aligned(at.gradient, at.residual_in, at.residual_out, values), non_finite);
   }
   raise(words, kStepNonFinite, non_finite);
 }
+
+template <typename V>
+__global__ void __launch_bounds__(AddValuesManyPolicy::threads, AddValuesManyPolicy::min_blocks)
+    add_values_many_kernel(Runs const runs, DecodedArrays const arrays,
+                           std::uint32_t const* only_if) {
+  __shared__ Segment segment;
+  if (only_if != nullptr && *only_if == 0) return;
+  bool seen = false;
+  for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
+    runs.fetch(run, segment);
+    auto const* const values = reinterpret_cast<V const*>(arrays.bodies + segment.codes_begin);
+    float* const sums = sums_of(arrays, segment);
+    AddScaled<V> const operation = {{}, values, sums, arrays.weight};
+    stream_run<AddValuesManyPolicy>(operation, segment, run, all_quad_aligned(values, sums), seen);
+  }
+}
+
+// --- block quantizers ----------------------------------------------------------------------------
 
 /// What does not differ between the segments.
 struct ManyCoding {
@@ -93,63 +203,110 @@ struct ManyCoding {
   unsigned block_elements;
   int bits;
   bool is_stochastic;
-  StepValue<float> carry;
   StepValue<std::uint64_t> step;
   StepWords* words;
 
-  [[nodiscard]] __device__ Coding of(Segment const& segment) const {
+  template <typename G>
+  [[nodiscard]] __device__ Coding of(Segment const& segment, EncodedSegment<G> const& at) const {
     return {.num_elements = segment.num_elements,
             .run_elements = run_elements,
             .block_elements = block_elements,
             .bits = bits,
             .is_stochastic = is_stochastic,
             .key = {segment.key, step, segment.first_element},
-            .codes = segment.codes,
-            .scales = segment.scales,
-            .residual = segment.residual_out,
+            .codes = at.codes,
+            .scales = at.scales,
+            .residual = at.residual_out,
             .words = words};
   }
 };
 
-template <typename T>
+template <typename G>
 __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
-    quantize_many_kernel(Runs const runs, ManyCoding many) {
+    quantize_many_kernel(Runs const runs, EncodedArrays const arrays, ManyCoding many) {
   extern __shared__ std::uint32_t block_words[];
   __shared__ Segment segment;
-  many.carry = many.carry.get();
+  __shared__ EncodedSegment<G> at;
+  StepValue<float> const carry = arrays.carry.get();
   many.step = many.step.get();
   bool non_finite = false;
   for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
     runs.fetch(run, segment);
-    auto const* const gradient = static_cast<T const*>(segment.gradient);
-    FusedSource<T> const source = {gradient, segment.residual_in, many.carry};
-    bool const is_aligned = many.run_elements % 4 == 0 &&
-                            codes_are_aligned(segment.codes, many.bits) &&
-                            all_quad_aligned(gradient, segment.residual_in, segment.residual_out);
+    at.place(arrays, segment);
+    FusedSource<G> const source = {at.gradient, at.residual_in, carry};
+    bool const is_aligned = many.run_elements % 4 == 0 && codes_are_aligned(at.codes, many.bits) &&
+                            all_quad_aligned(at.gradient, at.residual_in, at.residual_out);
     std::uint64_t const own_run = run - segment.first_run;
     if (is_aligned) {
-      quantize_run<true>(many.of(segment), source, own_run, block_words, non_finite);
+      quantize_run<true>(many.of(segment, at), source, own_run, block_words, non_finite);
     } else {
-      quantize_run<false>(many.of(segment), source, own_run, block_words, non_finite);
+      quantize_run<false>(many.of(segment, at), source, own_run, block_words, non_finite);
     }
   }
   raise(many.words, kStepNonFinite, non_finite);
 }
 
+/// The scales of a run, read once where they are few enough: each is asked for by many threads.
+struct HeldScales {
+  static constexpr unsigned kMost = 64;
+  std::uint32_t words[kMost];
+};
+
+/// True if one of the run's scales is none; they go to `held` if they fit.
+__device__ bool hold_scales(std::byte const* scales, std::uint64_t count, HeldScales& held) {
+  bool is_wrong = false;
+  for (std::uint64_t i = threadIdx.x; i < count; i += DequantizeManyPolicy::threads) {
+    std::uint32_t const word = reinterpret_cast<std::uint32_t const*>(scales)[i];
+    is_wrong = is_wrong || word >= 0x7f800000U;
+    if (count <= HeldScales::kMost) held.words[i] = word;
+  }
+  __syncthreads();
+  return is_wrong;
+}
+
+/// A bit is set behind the segment's codes, where none may be. One thread looks.
+__device__ bool has_stray_bits(Segment const& segment, std::byte const* bodies, int bits) {
+  std::uint64_t const end =
+      segment.codes_begin + (bits == 8 ? segment.num_elements : (segment.num_elements + 1) / 2);
+  bool const has_half = bits == 4 && segment.num_elements % 2 != 0;
+  bool found = has_half && static_cast<unsigned>(bodies[end - 1]) >> 4 != 0;
+  for (std::uint64_t i = end; i < segment.scales_begin; ++i) {
+    found = found || bodies[i] != std::byte{0};
+  }
+  return found;
+}
+
 __global__ void __launch_bounds__(DequantizeManyPolicy::threads, DequantizeManyPolicy::min_blocks)
-    dequantize_add_many_kernel(Runs const runs, std::uint64_t run_elements, int bits,
-                               std::uint64_t block_elements, float weight) {
+    dequantize_add_many_kernel(Runs const runs, DecodedArrays const arrays,
+                               std::uint64_t run_elements, int bits, std::uint64_t block_elements,
+                               std::uint32_t const* only_if, StepWords* words) {
   __shared__ Segment segment;
+  __shared__ HeldScales held;
+  if (only_if != nullptr && *only_if == 0) return;
   bool seen = false;
+  bool is_wrong = false;
   for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
     runs.fetch(run, segment);
-    auto const* const scales = reinterpret_cast<std::byte const*>(segment.scales);
-    DequantizeAdd const operation = {
-        {}, segment.codes, BlockScales(scales, block_elements), segment.accumulator, weight, bits};
-    bool const is_aligned =
-        codes_are_aligned(segment.codes, bits) && all_quad_aligned(segment.accumulator);
-    stream_run<DequantizeManyPolicy>(operation, segment, run, run_elements, is_aligned, seen);
+    std::uint64_t const begin = (run - segment.first_run) * run_elements;
+    std::uint64_t const size = min(run_elements, segment.num_elements - begin);
+    std::uint64_t const num_scales = (size + block_elements - 1) / block_elements;
+    std::byte const* scales =
+        arrays.bodies + segment.scales_begin + begin / block_elements * sizeof(float);
+    is_wrong = hold_scales(scales, num_scales, held) || is_wrong;
+    if (num_scales <= HeldScales::kMost) scales = reinterpret_cast<std::byte const*>(held.words);
+    if (threadIdx.x == 0 && begin + size == segment.num_elements) {
+      is_wrong = has_stray_bits(segment, arrays.bodies, bits) || is_wrong;
+    }
+    // A run has whole blocks and an even number of elements, so it is an array of its own.
+    std::byte const* const codes =
+        arrays.bodies + segment.codes_begin + (bits == 8 ? begin : begin / 2);
+    float* const sums = sums_of(arrays, segment) + begin;
+    DequantizeAdd const operation = {{},   codes,         BlockScales(scales, block_elements),
+                                     sums, arrays.weight, bits};
+    bool const is_aligned = codes_are_aligned(codes, bits) && all_quad_aligned(sums);
+    stream_part<DequantizeManyPolicy>(operation, 0, size, is_aligned, seen);
   }
+  raise(words, kStepCorrupt, is_wrong);
 }
 
 /// body(T const*) with a null pointer of the element type.
@@ -160,42 +317,57 @@ void with_dtype(DType dtype, Body const& body) noexcept {
 
 }  // namespace
 
-Flags compensate_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                      StepValue<float> carry) noexcept {
+Flags encode_values_many(ExecContext const& ctx, SegmentTable const& table,
+                         EncodedArrays const& arrays, DType type, Rounding rounding,
+                         StepValue<std::uint64_t> step) noexcept {
   Runs const runs(table);
   if (runs.count == 0) return 0;
-  with_dtype(dtype, [&]<typename T>(T const*) {
-    launch(ctx, grid_of(runs.count), CompensateManyPolicy::threads, 0, compensate_many_kernel<T>,
-           runs, carry, ctx.words);
+  bool const is_stochastic = rounding == Rounding::stochastic;
+  with_dtype(arrays.gradient.dtype, [&]<typename G>(G const*) {
+    with_dtype(type, [&]<typename V>(V const*) {
+      launch(ctx, grid_of(runs.count), EncodeValuesManyPolicy::threads, 0,
+             encode_values_many_kernel<G, V>, runs, arrays, is_stochastic, step, ctx.words);
+    });
   });
   return 0;
 }
 
-Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                    StepValue<float> carry, int bits, std::uint64_t block_elements,
-                    Rounding rounding, StepValue<std::uint64_t> step) noexcept {
+void add_values_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                     DType type) noexcept {
+  Runs const runs(table);
+  if (runs.count == 0) return;
+  with_dtype(type, [&]<typename V>(V const*) {
+    launch(ctx, grid_of(runs.count), AddValuesManyPolicy::threads, 0, add_values_many_kernel<V>,
+           runs, arrays, ctx.only_if);
+  });
+}
+
+Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                    int bits, std::uint64_t block_elements, Rounding rounding,
+                    StepValue<std::uint64_t> step) noexcept {
   Runs const runs(table);
   if (runs.count == 0) return 0;
   ManyCoding const many = {.run_elements = run_elements(block_elements),
                            .block_elements = static_cast<unsigned>(block_elements),
                            .bits = bits,
                            .is_stochastic = rounding == Rounding::stochastic,
-                           .carry = carry,
                            .step = step,
                            .words = ctx.words};
-  with_dtype(dtype, [&]<typename T>(T const*) {
+  with_dtype(arrays.gradient.dtype, [&]<typename G>(G const*) {
     launch(ctx, grid_of(runs.count), TilePolicy::threads, run_shared_bytes(block_elements),
-           quantize_many_kernel<T>, runs, many);
+           quantize_many_kernel<G>, runs, arrays, many);
   });
   return 0;
 }
 
-void dequantize_add_many(ExecContext const& ctx, SegmentTable const& table, int bits,
-                         std::uint64_t block_elements, float weight) noexcept {
+bool dequantize_add_many(ExecContext const& ctx, SegmentTable const& table,
+                         DecodedArrays const& arrays, int bits,
+                         std::uint64_t block_elements) noexcept {
   Runs const runs(table);
-  if (runs.count == 0) return;
+  if (runs.count == 0) return true;
   launch(ctx, grid_of(runs.count), DequantizeManyPolicy::threads, 0, dequantize_add_many_kernel,
-         runs, run_elements(block_elements), bits, block_elements, weight);
+         runs, arrays, run_elements(block_elements), bits, block_elements, ctx.only_if, ctx.words);
+  return true;
 }
 
 }  // namespace gradsieve::kernels::cuda

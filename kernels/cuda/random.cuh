@@ -41,6 +41,16 @@ __device__ inline float random_uniform(RandomQuad quad, int lane) {
   return (static_cast<float>(random_half(quad, lane)) + 0.5F) * 0x1p-16F;
 }
 
+/// Adds 16 random bits below the kept mantissa and cuts; no finite x becomes infinite.
+__device__ inline BFloat16 stochastic_bf16(float x, RandomQuad random, int lane) {
+  std::uint32_t bits = __float_as_uint(canonical(x));
+  if (is_finite(x)) {
+    std::uint32_t const largest = (bits & 0x80000000U) | 0x7f7fffffU;
+    bits = min(bits + random_half(random, lane), largest);
+  }
+  return {static_cast<std::uint16_t>(bits >> 16)};
+}
+
 /// The random numbers of a thread's items. Two neighbours share the eight numbers of one draw:
 /// where they start together each lane draws for half of its items and they trade.
 __device__ inline void draw_tile(RoundingKey const& key, std::uint64_t tile_begin,

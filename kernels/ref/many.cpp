@@ -3,22 +3,35 @@
 #include "kernels/segment_loop.hpp"
 
 namespace gradsieve::kernels::ref {
+namespace {
 
-Flags compensate_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                      StepValue<float> carry) noexcept {
-  return compensate_each(compensate, ctx, table, dtype, carry);
+constexpr SegmentKernels kKernels = {compensate,     narrow,       store_bf16,
+                                     add_scaled,     retain,       quantize_fused,
+                                     dequantize_add, check_scales, check_clear};
+
+}  // namespace
+
+Flags encode_values_many(ExecContext const& ctx, SegmentTable const& table,
+                         EncodedArrays const& arrays, DType type, Rounding rounding,
+                         StepValue<std::uint64_t> step) noexcept {
+  return encode_values_each(kKernels, ctx, table, arrays, type, rounding, step);
 }
 
-Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, DType dtype,
-                    StepValue<float> carry, int bits, std::uint64_t block_elements,
-                    Rounding rounding, StepValue<std::uint64_t> step) noexcept {
-  return quantize_each(quantize_fused, ctx, table, dtype, carry, bits, block_elements, rounding,
-                       step);
+void add_values_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                     DType type) noexcept {
+  add_values_each(kKernels, ctx, table, arrays, type);
 }
 
-void dequantize_add_many(ExecContext const& ctx, SegmentTable const& table, int bits,
-                         std::uint64_t block_elements, float weight) noexcept {
-  dequantize_add_each(dequantize_add, ctx, table, bits, block_elements, weight);
+Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                    int bits, std::uint64_t block_elements, Rounding rounding,
+                    StepValue<std::uint64_t> step) noexcept {
+  return quantize_each(kKernels, ctx, table, arrays, bits, block_elements, rounding, step);
+}
+
+bool dequantize_add_many(ExecContext const& ctx, SegmentTable const& table,
+                         DecodedArrays const& arrays, int bits,
+                         std::uint64_t block_elements) noexcept {
+  return dequantize_add_each(kKernels, ctx, table, arrays, bits, block_elements);
 }
 
 }  // namespace gradsieve::kernels::ref

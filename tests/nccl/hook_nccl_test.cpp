@@ -75,6 +75,21 @@ TEST_P(HookNccl, ASumIsAsExactAsAnyOrderAllows) {
   });
 }
 
+// Whatever their number, small tensors of a bucket are coded together.
+TEST_P(HookNccl, LaunchesDoNotGrowWithTheNumberOfTensors) {
+  for (std::string const spec :
+       {"none", "bf16 ; feedback=residual", "fp16 ; feedback=residual", "int8 ; feedback=residual",
+        "int4(rounding=stochastic) ; feedback=residual"}) {
+    run_device_ranks(GetParam(), [&](Transport& bootstrap) {
+      auto const device = make_nccl_transport(bootstrap);
+      std::size_t const few = count_launches(*device, spec, 32);
+      EXPECT_LE(few, 20 + 8 * static_cast<std::size_t>(GetParam())) << spec;
+      EXPECT_EQ(count_launches(*device, spec, 96), few) << spec;
+    });
+    if (is_quick_subset()) break;
+  }
+}
+
 TEST_P(HookNccl, ExactRollbackAndRamps) {
   expect_like_cpu({.spec = "topk(density=0.01, warmup_steps=4, warmup_density=0.3) | int8 ; "
                            "feedback=residual",

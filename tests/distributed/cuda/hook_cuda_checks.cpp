@@ -185,17 +185,31 @@ class StepGraph {
     require(cudaStreamBeginCapture(rank.stream(), cudaStreamCaptureModeThreadLocal));
     HookRank::Attempt const attempt = rank.enqueue_step(999, 3.0F);  // of no account
     require(cudaStreamEndCapture(rank.stream(), &graph));
+    require(cudaGraphGetNodes(graph, nullptr, &num_nodes_));
     require(cudaGraphInstantiate(&exec_, graph, 0));
     require(cudaGraphDestroy(graph));
     return attempt;
   }
+  [[nodiscard]] std::size_t num_nodes() const noexcept { return num_nodes_; }
   void launch(CudaHookRank const& rank) { require(cudaGraphLaunch(exec_, rank.stream())); }
 
  private:
   cudaGraphExec_t exec_ = nullptr;
+  std::size_t num_nodes_ = 0;
 };
 
 }  // namespace
+
+std::size_t count_launches(Transport& device, std::string const& spec, std::size_t num_tensors) {
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t i = 0; i < num_tensors; ++i) sizes.push_back(20 + 7 * (i % 11));
+  CudaHookRank rank(device, options_for(spec), all_in_one(one_bucket_each(sizes)));
+  if (!rank.attempt(0, heavy_tailed_of).result.committed)
+    fail(rank.hook(), "the step before", rank.hook().synchronize().status);
+  StepGraph graph;
+  static_cast<void>(graph.capture(rank));
+  return graph.num_nodes();
+}
 
 std::string check_like_cpu(Transport& device, Transport& host, HookCase const& c) {
   GradientOf const gradient = gradients_with_a_nan(c.whole_numbers);

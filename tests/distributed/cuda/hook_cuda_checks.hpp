@@ -22,6 +22,11 @@ struct HookCase {
 /// Specs with a claim `cuda` among the defaults and combinations, under error feedback.
 [[nodiscard]] std::vector<std::string> cuda_specs();
 
+/// Kernel launches, fills and copies of one step over a transport in stream order, for a bucket of
+/// so many tensors.
+[[nodiscard]] std::size_t count_launches(Transport& device, std::string const& spec,
+                                         std::size_t num_tensors);
+
 /// Steps with other loss scales, one with a NaN (rolled back), one that is refused: after each, the
 /// status, the results if it committed, and the residuals are those of the CPU, bit for bit.
 /// `device` and `host` connect the same ranks. Empty, or what differs.

@@ -60,6 +60,15 @@ TEST(HookStaged, AnyNumberOfRanks) {
   }
 }
 
+// Small tensors that are sent as they are lie between others in the bucket.
+TEST(HookStaged, SmallTensorsAroundALargeOne) {
+  for (std::string const spec : {"int8 ; feedback=residual ; dense_below=100",
+                                 "topk(density=0.05) ; feedback=residual ; dense_below=100"}) {
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec})) << spec;
+    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .dtype = DType::bf16})) << spec;
+  }
+}
+
 TEST(HookStaged, HalfPrecisionGradients) {
   for (std::string const spec :
        {"topk(density=0.05) | int8 ; feedback=residual", "bf16 ; feedback=residual", "none"}) {

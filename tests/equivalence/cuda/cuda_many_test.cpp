@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,122 +13,186 @@ namespace {
 using kernels::Rounding;
 using kernels::Segment;
 
-/// A model of small tensors, twice: in host memory for ref and in device memory for cuda, at the
-/// same offsets. Some tensors are empty, some have no residual, some take several runs.
+/// Where the residual that is read lies.
+enum class Feedback { none, apart, in_place };
+
+/// A model of small tensors in arrays with gaps, some of them empty, some of several runs: in host
+/// memory for ref and, with the same places, in device memory for cuda.
 class ManyTensors {
  public:
-  ManyTensors(CudaStep& step, DType dtype, int bits, std::uint64_t block_elements)
-      : step_(step), dtype_(dtype), block_elements_(block_elements) {
-    std::vector<std::size_t> const counts = {5, 0, 4096, 1, 9001, 128, 3, 4097, 1000, 64};
-    for (std::size_t const count : counts) add(count, bits);
-    segment_of_run_ = kernels::plan_runs(host_, block_elements);
-    for (std::size_t i = 0; i < host_.size(); ++i) device_[i].first_run = host_[i].first_run;
-    table_ = std::make_unique<OnDevice<Segment>>(step, device_);
-    runs_ = std::make_unique<OnDevice<std::uint32_t>>(step, segment_of_run_);
+  static constexpr std::size_t kCounts[] = {5, 0, 4096, 1, 9001, 128, 3, 4097, 1000, 64};
+
+  /// Blocks of codes of `bits` bits and scales behind them; block 0: values of `bits` bits, none.
+  ManyTensors(CudaStep& step, DType dtype, int bits, std::uint64_t block_elements,
+              Feedback feedback = Feedback::apart)
+      : feedback_(feedback),
+        dtype_(dtype),
+        segments_(lay(bits, block_elements)),
+        segment_of_run_(kernels::plan_runs(segments_, std::max<std::uint64_t>(block_elements, 1))),
+        gradient_(make_gradients()),
+        in_(make_gradient(Shape::heavy_tailed, num_residuals_, 7)),
+        out_(feedback == Feedback::in_place ? in_ : std::vector<float>(num_residuals_, 3)),
+        sums_(make_gradient(Shape::gaussian, std::max(num_residuals_, num_gradients_), 8)),
+        device_segments_(step, segments_),
+        device_runs_(step, segment_of_run_),
+        device_gradient_(step, gradient_),
+        device_in_(step, in_),
+        device_out_(step, out_),
+        device_sums_(step, sums_),
+        device_bodies_(step, bodies_) {}
+
+  [[nodiscard]] kernels::SegmentTable host() const { return {segments_, segment_of_run_}; }
+  [[nodiscard]] kernels::SegmentTable device() const {
+    return {device_segments_.span(), device_runs_.span()};
+  }
+  [[nodiscard]] std::vector<Segment> const& segments() const { return segments_; }
+  [[nodiscard]] std::vector<std::byte>& bodies() { return bodies_; }
+
+  [[nodiscard]] kernels::EncodedArrays encoded(StepValue<float> carry) {
+    return {.gradient = {gradient_.data(), num_gradients_, dtype_},
+            .residual_in = in_or_null(in_.data(), out_.data()),
+            .residual_out = out_.data(),
+            .carry = carry,
+            .bodies = bodies_.data()};
+  }
+  [[nodiscard]] kernels::EncodedArrays encoded_on_device(StepValue<float> carry) const {
+    return {.gradient = {device_gradient_.data(), num_gradients_, dtype_, Device::cuda},
+            .residual_in = in_or_null(device_in_.data(), device_out_.data()),
+            .residual_out = device_out_.data(),
+            .carry = carry,
+            .bodies = device_bodies_.data()};
+  }
+  [[nodiscard]] kernels::DecodedArrays decoded(bool as_residual) {
+    return {bodies_.data(), sums_.data(), as_residual, 0.3F};
+  }
+  [[nodiscard]] kernels::DecodedArrays decoded_on_device(bool as_residual) const {
+    return {device_bodies_.data(), device_sums_.data(), as_residual, 0.3F};
   }
 
-  [[nodiscard]] kernels::SegmentTable host() const { return {host_, segment_of_run_}; }
-  [[nodiscard]] kernels::SegmentTable device() const { return {table_->span(), runs_->span()}; }
-  [[nodiscard]] std::size_t num_runs() const { return segment_of_run_.size(); }
-
+  /// Gaps included.
   void expect_same() const {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      SCOPED_TRACE("tensor " + std::to_string(i));
-      Tensor const& t = *tensors_[i];
-      ASSERT_TRUE(same_bytes(t.out, t.device_out->read()));
-      ASSERT_TRUE(same_bytes(t.sum, t.device_sum->read()));
-      ASSERT_TRUE(same_bytes(t.codes, t.device_codes->read()));
-      ASSERT_TRUE(same_bytes(t.scales, t.device_scales->read()));
-      ASSERT_TRUE(t.device_out->intact() && t.device_sum->intact() && t.device_codes->intact() &&
-                  t.device_scales->intact());
-    }
+    ASSERT_TRUE(same_bytes(out_, device_out_.read()));
+    ASSERT_TRUE(same_bytes(sums_, device_sums_.read()));
+    ASSERT_TRUE(same_bytes(bodies_, device_bodies_.read()));
+    ASSERT_TRUE(device_out_.intact() && device_sums_.intact() && device_bodies_.intact());
   }
 
  private:
-  struct Tensor {
-    std::vector<std::byte> gradient;
-    std::vector<float> in;
-    std::vector<float> out;
-    std::vector<float> sum;
-    std::vector<std::byte> codes;
-    std::vector<float> scales;
-    std::unique_ptr<OnDevice<std::byte>> device_gradient;
-    std::unique_ptr<OnDevice<float>> device_in;
-    std::unique_ptr<OnDevice<float>> device_out;
-    std::unique_ptr<OnDevice<float>> device_sum;
-    std::unique_ptr<OnDevice<std::byte>> device_codes;
-    std::unique_ptr<OnDevice<float>> device_scales;
-  };
-
-  void add(std::size_t n, int bits) {
-    std::uint64_t const draw = mix64(n + tensors_.size());
-    std::size_t const offset = draw % 3 == 0 ? 0 : draw >> 8 & 7;
-    Shape const shape = kAllShapes[draw % kAllShapes.size()];
-    auto tensor = std::make_unique<Tensor>();
-    Tensor& t = *tensor;
-    t.gradient = stored_as(dtype_, make_gradient(shape, n, draw));
-    if (draw % 4 != 0) t.in = make_gradient(Shape::heavy_tailed, n, 7);
-    t.out = draw % 5 == 0 && !t.in.empty() ? t.in : std::vector<float>(n, 3);
-    bool const in_place = draw % 5 == 0 && !t.in.empty();
-    t.sum = make_gradient(Shape::gaussian, n, 8);
-    t.codes.resize(bits == 8 ? n : (n + 1) / 2, std::byte{0x71});
-    t.scales.resize(static_cast<std::size_t>((n + block_elements_ - 1) / block_elements_), 0.25F);
-    std::size_t const floats = offset * 4;
-    t.device_gradient =
-        std::make_unique<OnDevice<std::byte>>(step_, t.gradient, offset * size_of(dtype_));
-    t.device_in = std::make_unique<OnDevice<float>>(step_, t.in, floats);
-    t.device_out = std::make_unique<OnDevice<float>>(step_, t.out, floats);
-    t.device_sum = std::make_unique<OnDevice<float>>(step_, t.sum, floats);
-    t.device_codes = std::make_unique<OnDevice<std::byte>>(step_, t.codes, offset);
-    t.device_scales = std::make_unique<OnDevice<float>>(step_, t.scales, (draw >> 16 & 3) * 4);
-    Segment segment = {.num_elements = n,
-                       .key = {static_cast<std::uint32_t>(draw), 5},
-                       .first_element = draw >> 20 & 63};
-    segment.gradient = t.gradient.data();
-    segment.residual_in = t.in.empty() ? nullptr : in_place ? t.out.data() : t.in.data();
-    segment.residual_out = t.out.data();
-    segment.accumulator = t.sum.data();
-    segment.codes = t.codes.data();
-    segment.scales = t.scales.data();
-    host_.push_back(segment);
-    segment.gradient = t.device_gradient->data();
-    segment.residual_in = t.in.empty() ? nullptr
-                          : in_place   ? t.device_out->data()
-                                       : t.device_in->data();
-    segment.residual_out = t.device_out->data();
-    segment.accumulator = t.device_sum->data();
-    segment.codes = t.device_codes->data();
-    segment.scales = t.device_scales->data();
-    device_.push_back(segment);
-    tensors_.push_back(std::move(tensor));
+  std::vector<Segment> lay(int bits, std::uint64_t block_elements) {
+    std::vector<Segment> segments;
+    std::size_t body = 0;
+    for (std::size_t const n : kCounts) {
+      std::uint64_t const draw = mix64(n + segments.size());
+      std::size_t const code_bytes = (n * static_cast<unsigned>(bits) + 7) / 8;
+      std::size_t const scales = body + (code_bytes + 3) / 4 * 4;
+      std::size_t const num_scales =
+          block_elements == 0 ? 0
+                              : static_cast<std::size_t>((n + block_elements - 1) / block_elements);
+      // Every third lies where quads do.
+      bool const is_odd = draw % 3 != 0;
+      num_gradients_ = (num_gradients_ + 3) / 4 * 4 + (is_odd ? draw >> 8 & 7 : 0);
+      num_residuals_ = (num_residuals_ + 3) / 4 * 4 + (is_odd ? draw >> 16 & 7 : 0);
+      segments.push_back({.in_gradient = num_gradients_,
+                          .in_residual = num_residuals_,
+                          .codes_begin = body,
+                          .scales_begin = scales,
+                          .num_elements = n,
+                          .key = {static_cast<std::uint32_t>(draw), 5},
+                          .first_element = draw >> 20 & 63});
+      num_gradients_ += n;
+      num_residuals_ += n;
+      body = scales + num_scales * sizeof(float) + (draw >> 24 & 3) * 4;
+    }
+    bodies_.assign(body, std::byte{0});
+    return segments;
+  }
+  std::vector<std::byte> make_gradients() const {
+    std::vector<float> all(num_gradients_, 9.0F);
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      Shape const shape = kAllShapes[mix64(i) % kAllShapes.size()];
+      std::ranges::copy(
+          make_gradient(shape, static_cast<std::size_t>(segments_[i].num_elements), i),
+          all.begin() + static_cast<std::ptrdiff_t>(segments_[i].in_gradient));
+    }
+    return stored_as(dtype_, all);
+  }
+  template <typename T>
+  [[nodiscard]] T const* in_or_null(T const* apart, T const* in_place) const {
+    return feedback_ == Feedback::none ? nullptr : feedback_ == Feedback::apart ? apart : in_place;
   }
 
-  CudaStep& step_;
+  Feedback feedback_;
   DType dtype_;
-  std::uint64_t block_elements_;
-  std::vector<std::unique_ptr<Tensor>> tensors_;
-  std::vector<Segment> host_;
-  std::vector<Segment> device_;
+  std::size_t num_gradients_ = 0;
+  std::size_t num_residuals_ = 0;
+  std::vector<std::byte> bodies_;
+  std::vector<Segment> segments_;
   std::vector<std::uint32_t> segment_of_run_;
-  std::unique_ptr<OnDevice<Segment>> table_;
-  std::unique_ptr<OnDevice<std::uint32_t>> runs_;
+  std::vector<std::byte> gradient_;
+  std::vector<float> in_;
+  std::vector<float> out_;
+  std::vector<float> sums_;
+  OnDevice<Segment> device_segments_;
+  OnDevice<std::uint32_t> device_runs_;
+  OnDevice<std::byte> device_gradient_;
+  OnDevice<float> device_in_;
+  OnDevice<float> device_out_;
+  OnDevice<float> device_sums_;
+  OnDevice<std::byte> device_bodies_;
 };
 
-TEST(CudaCompensateMany, IsEquivalentToRef) {
+TEST(CudaEncodeValuesMany, IsEquivalentToRef) {
   for (DType const dtype : kGradientTypes) {
-    SCOPED_TRACE(std::string(dtype_name(dtype)));
-    CudaStep step;
-    ManyTensors tensors(step, dtype, 8, 1);
-    OnDevice<float> const carry(step, std::vector<float>{0.7F});
-    auto const flags = kernels::ref::compensate_many({}, tensors.host(), dtype, 0.7F);
+    for (DType const type : kGradientTypes) {
+      for (Feedback const feedback : {Feedback::none, Feedback::apart, Feedback::in_place}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " as " + std::string(dtype_name(type)) +
+                     ", feedback " + std::to_string(static_cast<int>(feedback)));
+        if (is_quick_subset() && (dtype == DType::f16 || feedback == Feedback::apart)) continue;
+        bool const is_stochastic = type == DType::bf16 && feedback != Feedback::none;
+        Rounding const rounding = is_stochastic ? Rounding::stochastic : Rounding::nearest;
+        CudaStep step;
+        int const bits = static_cast<int>(8 * size_of(type));
+        ManyTensors tensors(step, dtype, bits, 0, feedback);
+        OnDevice<float> const carry(step, std::vector<float>{0.7F});
+        step.set_words({.step = 9});
+        auto const flags = kernels::ref::encode_values_many(
+            {}, tensors.host(), tensors.encoded(0.7F), type, rounding, 9);
 
-    auto const returned = kernels::cuda::compensate_many(step.context(), tensors.device(), dtype,
-                                                         StepValue<float>::in_word(carry.data()));
+        auto const returned = kernels::cuda::encode_values_many(
+            step.context(), tensors.device(),
+            tensors.encoded_on_device(StepValue<float>::in_word(carry.data())), type, rounding,
+            StepValue<std::uint64_t>::in_word(&step.words()->step));
 
-    ASSERT_TRUE(went_well(step));
-    ASSERT_EQ(returned, 0U);
-    ASSERT_EQ(step.read_words().flags, flags);
-    tensors.expect_same();
+        ASSERT_TRUE(went_well(step));
+        ASSERT_EQ(returned, 0U);
+        ASSERT_EQ(step.read_words().flags, flags);
+        tensors.expect_same();
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CudaAddValuesMany, IsEquivalentToRef) {
+  for (DType const type : kGradientTypes) {
+    for (bool const as_residual : {false, true}) {
+      SCOPED_TRACE(std::string(dtype_name(type)) + (as_residual ? ", as residual" : ""));
+      CudaStep step;
+      ManyTensors tensors(step, DType::f32, static_cast<int>(8 * size_of(type)), 0);
+      kernels::ref::encode_values_many({}, tensors.host(), tensors.encoded(0.7F), type,
+                                       Rounding::nearest, 9);
+      kernels::cuda::encode_values_many(step.context(), tensors.device(),
+                                        tensors.encoded_on_device(0.7F), type, Rounding::nearest,
+                                        9);
+
+      kernels::ref::add_values_many({}, tensors.host(), tensors.decoded(as_residual), type);
+      kernels::cuda::add_values_many(step.context(), tensors.device(),
+                                     tensors.decoded_on_device(as_residual), type);
+
+      ASSERT_TRUE(went_well(step));
+      tensors.expect_same();
+      if (HasFatalFailure()) return;
+    }
   }
 }
 
@@ -140,18 +203,17 @@ TEST(CudaQuantizeMany, IsEquivalentToRef) {
         SCOPED_TRACE(std::string(dtype_name(dtype)) + ", " + std::to_string(bits) +
                      " bits, block " + std::to_string(block_elements));
         if (is_quick_subset() && (block_elements != 256 || dtype == DType::f16)) continue;
-        Rounding const rounding = (block_elements + static_cast<unsigned>(bits)) % 2 == 0
-                                      ? Rounding::nearest
-                                      : Rounding::stochastic;
+        std::uint64_t const draw = block_elements + static_cast<unsigned>(bits);
+        Rounding const rounding = draw % 2 == 0 ? Rounding::nearest : Rounding::stochastic;
         CudaStep step;
-        ManyTensors tensors(step, dtype, bits, block_elements);
+        ManyTensors tensors(step, dtype, bits, block_elements, static_cast<Feedback>(draw % 3));
         step.set_words({.step = 9});
-        auto const flags = kernels::ref::quantize_many({}, tensors.host(), dtype, 1.0F, bits,
-                                                       block_elements, rounding, 9);
+        auto const flags = kernels::ref::quantize_many({}, tensors.host(), tensors.encoded(1.0F),
+                                                       bits, block_elements, rounding, 9);
 
-        kernels::cuda::quantize_many(step.context(), tensors.device(), dtype, 1.0F, bits,
-                                     block_elements, rounding,
-                                     StepValue<std::uint64_t>::in_word(&step.words()->step));
+        kernels::cuda::quantize_many(
+            step.context(), tensors.device(), tensors.encoded_on_device(1.0F), bits, block_elements,
+            rounding, StepValue<std::uint64_t>::in_word(&step.words()->step));
 
         ASSERT_TRUE(went_well(step));
         ASSERT_EQ(step.read_words().flags, flags);
@@ -166,24 +228,99 @@ TEST(CudaDequantizeAddMany, IsEquivalentToRef) {
   for (int const bits : {8, 4}) {
     for (std::uint64_t const block_elements : {3U, 256U, 1000U, 5001U}) {
       SCOPED_TRACE(std::to_string(bits) + " bits, block " + std::to_string(block_elements));
+      bool const as_residual = block_elements % 2 == 0;
       CudaStep step;
       ManyTensors tensors(step, DType::f32, bits, block_elements);
-      auto host = tensors.host();
-      kernels::ref::dequantize_add_many({}, host, bits, block_elements, 0.3F);
-      kernels::cuda::dequantize_add_many(step.context(), tensors.device(), bits, block_elements,
-                                         0.3F);
+      kernels::ref::quantize_many({}, tensors.host(), tensors.encoded(1.0F), bits, block_elements,
+                                  Rounding::nearest, 9);
+      kernels::cuda::quantize_many(step.context(), tensors.device(),
+                                   tensors.encoded_on_device(1.0F), bits, block_elements,
+                                   Rounding::nearest, 9);
+      step.set_words({});
+
+      ASSERT_TRUE(kernels::ref::dequantize_add_many(
+          {}, tensors.host(), tensors.decoded(as_residual), bits, block_elements));
+      kernels::cuda::dequantize_add_many(step.context(), tensors.device(),
+                                         tensors.decoded_on_device(as_residual), bits,
+                                         block_elements);
 
       ASSERT_TRUE(went_well(step));
+      ASSERT_EQ(step.read_words().flags, 0U);
       tensors.expect_same();
       if (HasFatalFailure()) return;
     }
   }
 }
 
+// A scale that is none, a bit between codes and scales, the half of a byte that no code takes: in
+// the first tensor and in the last run of a long one.
+TEST(CudaDequantizeAddMany, FindsWhatRefRefuses) {
+  constexpr std::uint64_t kBlock = 256;
+  struct Damage {
+    std::size_t segment;
+    bool in_scale;
+    std::size_t offset;  ///< bytes from the last scale, or from the end of the codes
+    std::byte bits;
+  };
+  for (Damage const& d :
+       std::vector<Damage>{{0, true, 3, std::byte{0x80}},
+                           {4, true, 3, std::byte{0x7f}},
+                           {4, false, 0, std::byte{0x01}},
+                           {0, false, 0, std::byte{0x80}},
+                           {0, false, static_cast<std::size_t>(-1), std::byte{0x10}}}) {
+    CudaStep step;
+    ManyTensors tensors(step, DType::f32, 4, kBlock);
+    Segment const& segment = tensors.segments()[d.segment];
+    std::size_t const num_scales = (segment.num_elements + kBlock - 1) / kBlock;
+    std::size_t const codes_end = segment.codes_begin + (segment.num_elements + 1) / 2;
+    std::size_t const at =
+        (d.in_scale ? segment.scales_begin + 4 * (num_scales - 1) : codes_end) + d.offset;
+    std::vector<std::byte> bodies = tensors.bodies();
+    bodies[at] |= d.bits;
+    if (d.in_scale) bodies[at - 1] |= std::byte{0x80};
+    OnDevice<std::byte> const damaged(step, bodies);
+    auto host = tensors.decoded(false);
+    auto device = tensors.decoded_on_device(false);
+    host.bodies = bodies.data();
+    device.bodies = damaged.data();
+
+    EXPECT_FALSE(kernels::ref::dequantize_add_many({}, tensors.host(), host, 4, kBlock)) << at;
+    kernels::cuda::dequantize_add_many(step.context(), tensors.device(), device, 4, kBlock);
+
+    ASSERT_TRUE(went_well(step));
+    EXPECT_EQ(step.read_words().flags, kStepCorrupt) << at;
+  }
+}
+
+TEST(CudaMany, ADecodeMayBeLeftOut) {
+  for (std::uint32_t const word : {0U, 1U}) {
+    CudaStep step;
+    ManyTensors tensors(step, DType::f32, 32, 0);
+    std::vector<std::byte> ones = tensors.bodies();
+    for (std::size_t i = 0; i + 4 <= ones.size(); i += 4) wire::store(ones.data() + i, 1.0F);
+    OnDevice<std::byte> const bodies(step, ones);
+    OnDevice<std::uint32_t> const only_if(step, std::vector<std::uint32_t>{word});
+    ExecContext ctx = step.context();
+    ctx.only_if = only_if.data();
+    auto device = tensors.decoded_on_device(false);
+    auto host = tensors.decoded(false);
+    device.bodies = bodies.data();
+    host.bodies = ones.data();
+
+    kernels::cuda::add_values_many(ctx, tensors.device(), device, DType::f32);
+    if (word != 0) kernels::ref::add_values_many({}, tensors.host(), host, DType::f32);
+
+    ASSERT_TRUE(went_well(step));
+    tensors.expect_same();
+  }
+}
+
 TEST(CudaMany, TakesNoTensors) {
   CudaStep step;
-  EXPECT_EQ(kernels::cuda::compensate_many(step.context(), {}, DType::f32, 1.0F), 0U);
-  kernels::cuda::dequantize_add_many(step.context(), {}, 8, 256, 1.0F);
+  EXPECT_EQ(
+      kernels::cuda::encode_values_many(step.context(), {}, {}, DType::f32, Rounding::nearest, 0),
+      0U);
+  EXPECT_TRUE(kernels::cuda::dequantize_add_many(step.context(), {}, {}, 8, 256));
   EXPECT_TRUE(went_well(step));
 }
 
