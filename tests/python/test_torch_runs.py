@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from rank_launcher import FOLDER, spawn_ranks, torchrun
+from timeline import overlaps, steps_of
 
 SCRIPT = str(FOLDER / "train_rank.py")
 TOPK = "topk(density=0.1) | int8 ; feedback=residual"
@@ -22,20 +23,6 @@ def test_a_killed_rank_is_named_to_all_others_in_time(tmp_path, count, dead):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert f"rank {dead}" in result["error"], result
         assert result["seconds"] < 20, result  # the time-out of the exchange
-
-
-def steps_of(path):
-    """Per step: begin and end, in microseconds, of every bucket's encode and exchange."""
-    steps = [{"encode": {}, "exchange": {}}]
-    for event in json.loads(path.read_text().rstrip().rstrip("]") + "]"):
-        if event["ph"] != "X":
-            continue
-        if event["name"] == "vote":
-            steps.append({"encode": {}, "exchange": {}})
-        elif event["name"] in steps[-1]:
-            begin = event["ts"]
-            steps[-1][event["name"]][event["tid"]] = (begin, begin + event["dur"])
-    return steps[:-1]
 
 
 def test_encoding_goes_on_while_a_bucket_travels(tmp_path):
@@ -56,14 +43,7 @@ def test_encoding_goes_on_while_a_bucket_travels(tmp_path):
         steps = steps_of(tmp_path / f"trace-{rank}.json")
         assert len(steps) == 24
         # Buckets are collected in the first two passes, until their layout is known.
-        overlapping = 0
-        for step in steps[2:]:
-            buckets = sorted(step["exchange"])
-            assert len(buckets) > 2 and buckets == sorted(step["encode"])
-            overlapping += all(
-                step["encode"][later][0] < step["exchange"][earlier][1]
-                for earlier, later in zip(buckets, buckets[1:])
-            )
+        overlapping = sum(all(overlaps(step)) for step in steps[2:])
         assert overlapping >= 0.9 * len(steps[2:]), f"{overlapping} of {len(steps[2:])} steps"
 
 
