@@ -10,29 +10,7 @@ import zipfile
 import pytest
 from rank_launcher import ROOT
 
-SMOKE = """
-import pathlib, sys
-import gradsieve
-from gradsieve._library import library
-home = pathlib.Path(gradsieve.__file__).parent
-assert pathlib.Path(library()._name) == home / "libgsv.so", library()._name
-assert str(home).startswith(sys.argv[1]), home
-import gradsieve.numpy as gn
-import numpy as np
-gradient = np.arange(1000, dtype=np.float32) ** 2
-rest = np.zeros(1000, np.float32)
-spec = "topk(density=0.1) | int8 ; feedback=residual"
-payload = gn.encode(gradient, spec, residual=rest)
-assert len(payload) < 400
-assert np.allclose(gn.decode(payload, spec, 1000) + rest, gradient)
-assert (home / "py.typed").is_file()
-try:
-    import gradsieve.torch
-    print("with torch")
-except ImportError as error:
-    assert "needs PyTorch 2" in str(error), error
-    print("without torch")
-"""
+SMOKE = str(pathlib.Path(__file__).with_name("wheel_smoke.py"))
 
 
 def clean_environment() -> dict[str, str]:
@@ -86,11 +64,11 @@ def test_it_works_in_a_clean_environment_without_torch(wheel, tmp_path):
     command(sys.executable, "-m", "venv", place)
     python = place / "bin" / "python"
     command(python, "-m", "pip", "install", "--quiet", "numpy", wheel)
-    assert command(python, "-c", SMOKE, place).strip() == "without torch"
+    assert command(python, SMOKE, place).strip() == "without torch"
 
 
 def test_it_works_beside_torch(wheel, tmp_path):
     place = tmp_path / "packages"
     command(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "-t", place, wheel)
-    code = f"import sys; sys.path.insert(0, {str(place)!r})\n{SMOKE}"
-    assert command(sys.executable, "-c", code, place).strip() == "with torch"
+    run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2])"
+    assert command(sys.executable, "-c", run, place, SMOKE).strip() == "with torch"
