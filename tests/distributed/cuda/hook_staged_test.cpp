@@ -65,6 +65,7 @@ TEST(HookStaged, SmallTensorsAroundALargeOne) {
   for (std::string const spec : {"int8 ; feedback=residual ; dense_below=100",
                                  "topk(density=0.05) ; feedback=residual ; dense_below=100"}) {
     EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec})) << spec;
+    if (is_quick_subset()) break;
     EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .dtype = DType::bf16})) << spec;
   }
 }
