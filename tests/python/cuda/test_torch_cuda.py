@@ -16,6 +16,7 @@ CHECKS = [
     "what_comes_after_backward_needs_no_future",
     "hook_without_overlap",
     "stop_and_resume",
+    "other_rules_at_a_step",
     "infinity_and_a_scaler",
     "exchange",
     "a_graph_that_is_replayed",

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 import datetime
 import math
+import time
 import uuid
+from collections import Counter
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch._C._distributed_c10d import PrefixStore
 from gradsieve import _abi
 from gradsieve._comm import Comm
 from gradsieve._transport import CONTROL, Transport, TransportError
+from gradsieve.errors import GradsieveError
 from gradsieve.torch._device import Device
 
 # A message's first frame: its length, then as much of it as fits. gloo ends the process when more
@@ -24,6 +27,9 @@ from gradsieve.torch._device import Device
 _LENGTH_BYTES = 8
 _FRAME_BYTES = 1 << 16
 _FIRST_BYTES = _FRAME_BYTES - _LENGTH_BYTES
+
+_ROLL_CALL_SECONDS = 5.0
+_made: Counter[str] = Counter()  # transports, by their ranks
 
 _DTYPES = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16, 3: torch.float64}
 
@@ -63,8 +69,13 @@ class GroupTransport(Transport):
             self._groups = [dist.new_group(timeout=limit, backend="gloo") for _ in range(2)]
         else:
             self._groups = _groups_of_some(process_group, limit)
+        self._timeout = timeout
         self._frames: list[torch.Tensor] = []
         self._aborted = False
+        # The same on all ranks: they make what they have in common in one order.
+        members = ",".join(str(rank) for rank in ranks)
+        _made[members] += 1
+        self._roll = f"gradsieve/roll/{members}/{_made[members]}"
 
     def _frame(self) -> torch.Tensor:
         return self._frames.pop() if self._frames else torch.empty(_FRAME_BYTES, dtype=torch.uint8)
@@ -136,6 +147,39 @@ class GroupTransport(Transport):
 
     def abort(self) -> None:
         self._aborted = True
+
+    def with_rank(self, error: GradsieveError, number: int) -> GradsieveError:
+        """The same error, about the rank that is missing, where it does not say which.
+
+        A device does not see who is missing, only that the time is over. All other ranks come to
+        that, and then here.
+        """
+        if error.rank is not None or error.code not in ("timeout", "in_doubt"):
+            return error
+        missing = self._absent(number)
+        if not missing:
+            return error
+        sentence = f"rank {missing[0]} does not answer: {error}"
+        return GradsieveError(sentence, error.code, missing[0], error.tensor, error.field)
+
+    def _absent(self, number: int) -> list[int]:
+        """Ranks that do not say in time that they are here, by torch's store.
+
+        The groups of gloo are closed by then.
+        """
+        end = time.monotonic() + min(self._timeout, _ROLL_CALL_SECONDS)
+        try:
+            store = PrefixStore(
+                f"{self._roll}/{number}", dist.distributed_c10d._get_default_store()
+            )
+            store.set(str(self.rank), "here")
+            missing = list(range(self.world_size))
+            while missing and time.monotonic() < end:
+                missing = [rank for rank in missing if not store.check([str(rank)])]
+                time.sleep(0.05)
+        except RuntimeError:
+            return []  # the store went with the rank that kept it
+        return missing
 
     def largest(self, numbers: torch.Tensor) -> None:
         """The largest of all ranks, element by element and in place. Between two steps."""

@@ -79,7 +79,8 @@ class HookState:
         }
         with self._device.scope():
             check_alone(rules, **options)
-        self._comm = Comm.of_transport(GroupTransport(self._group, timeout))
+        self._transport = GroupTransport(self._group, timeout)
+        self._comm = Comm.of_transport(self._transport)
         if link is not None:
             self._comm = self._comm.limited(*link)
         with self._device.scope():
@@ -153,7 +154,8 @@ class HookState:
                 with self._device.scope():
                     self._session.synchronize()
             except GradsieveError as error:
-                self._failure = self._failure or error
+                named = self._transport.with_rank(error, self._session.step)
+                self._failure = self._failure or named
             finally:
                 known.set()
 
