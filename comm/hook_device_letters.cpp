@@ -161,7 +161,8 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
       letter_check(parcel, round, false, transport->rank(), letter),
       reinterpret_cast<float const*>(r.sum.data() + static_cast<std::size_t>(letter.fixed_bytes)));
   if (!parcel.status.ok()) return {};
-  if (letter.batch != nullptr) return decode_batch(parcel, *letter.batch, r.sum, weight(), {});
+  if (letter.batch != nullptr)
+    return decode_batch(parcel, *letter.batch, r.sum, weight(), {}, true);
   for (Piece const& piece : letter.pieces) {
     ExecContext ctx = context(parcel, decode_workspace, decode_threads);
     ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;
@@ -178,7 +179,8 @@ Status Hook::Impl::shards_on_device(Parcel& parcel, int round) noexcept {
   std::size_t const own = static_cast<std::size_t>(transport->rank());
   Bytes const received = on_device.received.bytes().first(world_size * r.capacity_bytes);
   ConstBytes const letters{r.letters[0].storage.data(), received.size()};
-  kernels::clear(context(parcel, decode_workspace, decode_threads), r.sum);
+  if (r.owned.batch == nullptr)
+    kernels::clear(context(parcel, decode_workspace, decode_threads), r.sum);
 
   static_cast<void>(data_context(parcel, r.sequence));
   Status first = on_device.exchange->all_to_all(stream(), letters, received);
@@ -222,14 +224,14 @@ kernels::LetterCheck Hook::Impl::letter_check(Parcel& parcel, int round, bool ow
 
 /// To the shard, if there is one, else to the bucket or what stands for it.
 Status Hook::Impl::decode_batch(Parcel& parcel, Batch const& batch, ConstBytes bodies,
-                                double factor, std::span<float> shard) noexcept {
+                                double factor, std::span<float> shard, bool is_first) noexcept {
   bool const is_wide = shard.empty() && !parcel.widened.empty();
   std::span<float> const target = !shard.empty() ? shard
                                   : is_wide      ? parcel.widened
                                                  : parcel.gradient.as<float>();
   GRADSIEVE_RETURN_IF_ERROR(
       batch.decode_add(context(parcel, decode_workspace, decode_threads), bodies, factor, target,
-                       is_wide ? Batch::Sums::as_residual : Batch::Sums::as_gradient));
+                       is_wide ? Batch::Sums::as_residual : Batch::Sums::as_gradient, is_first));
   return device->progress_error;
 }
 
@@ -246,8 +248,12 @@ Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& 
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
   std::span<float> shard{reinterpret_cast<float*>(r.sum.data()), r.sum.size() / sizeof(float)};
   Batch const* const batch = (into_shard ? r.owned : letter).batch.get();
-  if (batch != nullptr)
-    return decode_batch(parcel, *batch, payload, factor, into_shard ? shard : std::span<float>{});
+  if (batch != nullptr) {
+    // Nobody has cleared: what comes first, or alone, begins the sum.
+    bool const is_first = owned || sender == 0;
+    return decode_batch(parcel, *batch, payload, factor, into_shard ? shard : std::span<float>{},
+                        is_first);
+  }
   for (Piece const& piece : letter.pieces) {
     std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
     TensorView const target =

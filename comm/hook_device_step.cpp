@@ -149,8 +149,8 @@ void Hook::Impl::give_back(Parcel& parcel, std::span<float> target,
     if (letter.batch != nullptr) {
       ExecContext ctx = context(parcel, decode_workspace, decode_threads);
       ctx.only_if = only_if;
-      static_cast<void>(
-          letter.batch->decode_add(ctx, letter.storage, 1.0, target, Batch::Sums::as_residual));
+      static_cast<void>(letter.batch->decode_add(ctx, letter.storage, 1.0, target,
+                                                 Batch::Sums::as_residual, false));
       continue;
     }
     for (Piece const& piece : letter.pieces) {
@@ -173,14 +173,11 @@ void Hook::Impl::add_undelivered(Parcel& parcel, std::span<float> target,
   if (parcel.undelivered.empty()) return;
   ExecContext ctx = context(parcel, decode_workspace, decode_threads);
   ctx.only_if = only_if;
-  std::span<float> log = parcel.undelivered;
-  float const factor = static_cast<float>(1.0 / weight());
-  for_each_stretch(parcel.rounds.back().owned.pieces, [&](Piece const& stretch) {
-    std::size_t const size = static_cast<std::size_t>(stretch.info.num_elements);
-    kernels::add_scaled(ctx, ConstTensorView(log.first(size)), factor,
-                        target.subspan(static_cast<std::size_t>(stretch.parcel_offset), size));
-    log = log.subspan(size);
-  });
+  // A shard is a range of the parcel, whatever tensors it cuts.
+  std::span<float const> const log = parcel.undelivered;
+  std::uint64_t const begin = parcel.rounds.back().owned.pieces.front().parcel_offset;
+  kernels::add_scaled(ctx, ConstTensorView(log), static_cast<float>(1.0 / weight()),
+                      target.subspan(static_cast<std::size_t>(begin), log.size()));
 }
 
 void Hook::Impl::settle_on_device(Parcel& parcel) noexcept {

@@ -85,12 +85,16 @@ TensorView Hook::Impl::accumulator(Parcel& parcel, Piece const& piece) const noe
 }
 
 void Hook::Impl::clear_accumulators(Parcel& parcel) noexcept {
-  for_each_stretch(parcel.lanes, [&](Piece const& stretch) {
+  auto const clear = [&](Piece const& stretch) {
     TensorView const view = accumulator(parcel, stretch);
     kernels::clear(
         context(parcel, decode_workspace, decode_threads),
         {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.num_bytes())});
-  });
+  };
+  if (!device) return for_each_stretch(parcel.lanes, clear);
+  for (Letter const& letter : parcel.rounds.back().letters) {
+    if (letter.batch == nullptr) for_each_stretch(letter.pieces, clear);
+  }
 }
 
 void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const* field) noexcept {

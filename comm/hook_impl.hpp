@@ -144,7 +144,7 @@ struct Hook::Impl : DeviceOwner, Layout {
                              int sender, ConstBytes payload, double weight,
                              bool into_shard) noexcept;
   Status decode_batch(Parcel& parcel, Batch const& batch, ConstBytes bodies, double factor,
-                      std::span<float> shard) noexcept;
+                      std::span<float> shard, bool is_first) noexcept;
   [[nodiscard]] PayloadHeader header_of(Parcel const& parcel, int round, Letter const& letter,
                                         bool owned) const noexcept;
 

@@ -32,11 +32,12 @@ kernels::EncodedArrays arrays_of(ConstTensorView gradient, ResidualView residual
 }
 
 kernels::DecodedArrays arrays_of(ConstBytes bodies, double weight, std::span<float> accumulator,
-                                 Batch::Sums sums) noexcept {
+                                 Batch::Sums sums, bool is_first) noexcept {
   return {.bodies = bodies.data(),
           .accumulator = accumulator.data(),
           .lies_as_residual = sums == Batch::Sums::as_residual,
-          .weight = static_cast<float>(weight)};
+          .weight = static_cast<float>(weight),
+          .is_first = is_first};
 }
 
 class ValueBatch final : public Batch {
@@ -52,9 +53,10 @@ class ValueBatch final : public Batch {
     return {};
   }
   Status decode_add(ExecContext const& ctx, ConstBytes bodies, double weight,
-                    std::span<float> accumulator, Sums sums) const noexcept override {
-    kernels::add_values_many(ctx, segments_.table(), arrays_of(bodies, weight, accumulator, sums),
-                             type_);
+                    std::span<float> accumulator, Sums sums,
+                    bool is_first) const noexcept override {
+    kernels::add_values_many(ctx, segments_.table(),
+                             arrays_of(bodies, weight, accumulator, sums, is_first), type_);
     return {};
   }
 
@@ -81,10 +83,11 @@ class QuantizerBatch final : public Batch {
     return {};
   }
   Status decode_add(ExecContext const& ctx, ConstBytes bodies, double weight,
-                    std::span<float> accumulator, Sums sums) const noexcept override {
-    bool const is_well = kernels::dequantize_add_many(ctx, segments_.table(),
-                                                      arrays_of(bodies, weight, accumulator, sums),
-                                                      bits_, block_elements_);
+                    std::span<float> accumulator, Sums sums,
+                    bool is_first) const noexcept override {
+    bool const is_well = kernels::dequantize_add_many(
+        ctx, segments_.table(), arrays_of(bodies, weight, accumulator, sums, is_first), bits_,
+        block_elements_);
     return is_well ? Status{} : Status{Code::corrupt_payload, "a quantized body is not one"};
   }
 

@@ -48,6 +48,7 @@ struct DecodedArrays {
   float* accumulator = nullptr;
   bool lies_as_residual = false;
   float weight = 1.0F;
+  bool is_first = false;  ///< of a sum: it begins with zeros, whatever lies there
 };
 
 /// Elements of a run: as many whole blocks as a thread block holds, or a block, and of odd blocks

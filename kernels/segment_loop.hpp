@@ -15,6 +15,7 @@ struct SegmentKernels {
   NarrowFn& narrow;
   StoreBf16Fn& store_bf16;
   AddScaledFn& add_scaled;
+  ClearFn& clear;
   RetainFn& retain;
   QuantizeFusedFn& quantize_fused;
   DequantizeAddFn& dequantize_add;
@@ -78,9 +79,13 @@ inline Flags encode_values_each(SegmentKernels const& run, ExecContext const& ct
   return flags;
 }
 
-inline std::span<float> sums_of(Segment const& segment, DecodedArrays const& arrays) noexcept {
+/// Where a segment is added.
+inline std::span<float> opened_sums(SegmentKernels const& run, ExecContext const& ctx,
+                                    Segment const& segment, DecodedArrays const& arrays) noexcept {
   std::uint64_t const begin = arrays.lies_as_residual ? segment.in_residual : segment.in_gradient;
-  return {arrays.accumulator + begin, count_of(segment)};
+  std::span<float> const sums{arrays.accumulator + begin, count_of(segment)};
+  if (arrays.is_first) run.clear(ctx, std::as_writable_bytes(sums));
+  return sums;
 }
 
 inline void add_values_each(SegmentKernels const& run, ExecContext const& ctx,
@@ -88,7 +93,7 @@ inline void add_values_each(SegmentKernels const& run, ExecContext const& ctx,
                             DType type) noexcept {
   for (Segment const& segment : table.segments) {
     run.add_scaled(ctx, {arrays.bodies + segment.codes_begin, segment.num_elements, type},
-                   arrays.weight, sums_of(segment, arrays));
+                   arrays.weight, opened_sums(run, ctx, segment, arrays));
   }
 }
 
@@ -131,7 +136,7 @@ inline bool dequantize_add_each(SegmentKernels const& run, ExecContext const& ct
   for (Segment const& segment : table.segments) {
     run.dequantize_add(ctx, {arrays.bodies + segment.codes_begin, code_bytes_of(segment, bits)},
                        arrays.bodies + segment.scales_begin, bits, block_elements, arrays.weight,
-                       sums_of(segment, arrays));
+                       opened_sums(run, ctx, segment, arrays));
   }
   return true;
 }

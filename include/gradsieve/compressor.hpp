@@ -82,9 +82,9 @@ class Batch {
 
   /// Where the sums of the pieces lie: as in the gradient, or as in the residual.
   enum class Sums : std::uint8_t { as_gradient, as_residual };
-  /// decode_add of each piece.
+  /// decode_add of each piece. `is_first`: to zeros, whatever the accumulator holds.
   virtual Status decode_add(ExecContext const&, ConstBytes bodies, double weight,
-                            std::span<float> accumulator, Sums) const noexcept = 0;
+                            std::span<float> accumulator, Sums, bool is_first) const noexcept = 0;
 };
 
 /// The interface everything turns on. Objects are immutable and serve all tensors and threads.

@@ -18,6 +18,11 @@ struct AddScaled : OnlyIf {
     Pack<T, kWidth> values;
     Pack<float, kWidth> sum;
   };
+  /// All but the sum.
+  template <int kWidth>
+  __device__ Loaded<kWidth> load_sent(std::uint64_t i) const {
+    return {cuda::load<kWidth>(values + i), {}};
+  }
   template <int kWidth>
   __device__ Loaded<kWidth> load(std::uint64_t i) const {
     return {cuda::load<kWidth>(values + i), cuda::load<kWidth>(accumulator + i)};

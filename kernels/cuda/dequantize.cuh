@@ -52,6 +52,11 @@ struct DequantizeAdd : OnlyIf {
     return loaded.codes[row];
   }
 
+  /// All but the sum.
+  template <int kWidth>
+  __device__ Loaded<kWidth> load_sent(std::uint64_t i) const {
+    return {{}, load_codes<kWidth>(i), scales.at<kWidth>(i)};
+  }
   template <int kWidth>
   __device__ Loaded<kWidth> load(std::uint64_t i) const {
     Loaded<kWidth> result;

@@ -83,6 +83,19 @@ __device__ void stream_run(Operation const& operation, Segment const& segment, s
   stream_part<Policy>(operation, begin, size, is_aligned, seen);
 }
 
+/// A sum that begins with zeros, if `is_first`.
+template <typename Operation>
+struct Opened : Operation {
+  bool is_first;
+
+  template <int kWidth>
+  __device__ auto load(std::uint64_t i) const {
+    auto result = Operation::template load_sent<kWidth>(i);
+    if (!is_first) result.sum = cuda::load<kWidth>(Operation::accumulator + i);
+    return result;
+  }
+};
+
 /// Addresses of a segment's encode, in shared memory: in registers they would not fit.
 template <typename G>
 struct EncodedSegment {
@@ -190,7 +203,7 @@ __global__ void __launch_bounds__(AddValuesManyPolicy::threads, AddValuesManyPol
     runs.fetch(run, segment);
     auto const* const values = reinterpret_cast<V const*>(arrays.bodies + segment.codes_begin);
     float* const sums = sums_of(arrays, segment);
-    AddScaled<V> const operation = {{}, values, sums, arrays.weight};
+    Opened<AddScaled<V>> const operation = {{{}, values, sums, arrays.weight}, arrays.is_first};
     stream_run<AddValuesManyPolicy>(operation, segment, run, all_quad_aligned(values, sums), seen);
   }
 }
@@ -301,8 +314,9 @@ __global__ void __launch_bounds__(DequantizeManyPolicy::threads, DequantizeManyP
     std::byte const* const codes =
         arrays.bodies + segment.codes_begin + (bits == 8 ? begin : begin / 2);
     float* const sums = sums_of(arrays, segment) + begin;
-    DequantizeAdd const operation = {{},   codes,         BlockScales(scales, block_elements),
-                                     sums, arrays.weight, bits};
+    Opened<DequantizeAdd> const operation = {
+        {{}, codes, BlockScales(scales, block_elements), sums, arrays.weight, bits},
+        arrays.is_first};
     bool const is_aligned = codes_are_aligned(codes, bits) && all_quad_aligned(sums);
     stream_part<DequantizeManyPolicy>(operation, 0, size, is_aligned, seen);
   }

@@ -5,9 +5,9 @@
 namespace gradsieve::kernels::ref {
 namespace {
 
-constexpr SegmentKernels kKernels = {compensate,     narrow,       store_bf16,
-                                     add_scaled,     retain,       quantize_fused,
-                                     dequantize_add, check_scales, check_clear};
+constexpr SegmentKernels kKernels = {compensate,   narrow,     store_bf16,     add_scaled,
+                                     clear,        retain,     quantize_fused, dequantize_add,
+                                     check_scales, check_clear};
 
 }  // namespace
 

@@ -62,11 +62,12 @@ class ManyTensors {
             .carry = carry,
             .bodies = device_bodies_.data()};
   }
-  [[nodiscard]] kernels::DecodedArrays decoded(bool as_residual) {
-    return {bodies_.data(), sums_.data(), as_residual, 0.3F};
+  [[nodiscard]] kernels::DecodedArrays decoded(bool as_residual, bool is_first = false) {
+    return {bodies_.data(), sums_.data(), as_residual, 0.3F, is_first};
   }
-  [[nodiscard]] kernels::DecodedArrays decoded_on_device(bool as_residual) const {
-    return {device_bodies_.data(), device_sums_.data(), as_residual, 0.3F};
+  [[nodiscard]] kernels::DecodedArrays decoded_on_device(bool as_residual,
+                                                         bool is_first = false) const {
+    return {device_bodies_.data(), device_sums_.data(), as_residual, 0.3F, is_first};
   }
 
   /// Gaps included.
@@ -185,13 +186,16 @@ TEST(CudaAddValuesMany, IsEquivalentToRef) {
                                         tensors.encoded_on_device(0.7F), type, Rounding::nearest,
                                         9);
 
-      kernels::ref::add_values_many({}, tensors.host(), tensors.decoded(as_residual), type);
-      kernels::cuda::add_values_many(step.context(), tensors.device(),
-                                     tensors.decoded_on_device(as_residual), type);
+      for (bool const is_first : {false, true}) {
+        kernels::ref::add_values_many({}, tensors.host(), tensors.decoded(as_residual, is_first),
+                                      type);
+        kernels::cuda::add_values_many(step.context(), tensors.device(),
+                                       tensors.decoded_on_device(as_residual, is_first), type);
 
-      ASSERT_TRUE(went_well(step));
-      tensors.expect_same();
-      if (HasFatalFailure()) return;
+        ASSERT_TRUE(went_well(step));
+        tensors.expect_same();
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -238,16 +242,18 @@ TEST(CudaDequantizeAddMany, IsEquivalentToRef) {
                                    Rounding::nearest, 9);
       step.set_words({});
 
-      ASSERT_TRUE(kernels::ref::dequantize_add_many(
-          {}, tensors.host(), tensors.decoded(as_residual), bits, block_elements));
-      kernels::cuda::dequantize_add_many(step.context(), tensors.device(),
-                                         tensors.decoded_on_device(as_residual), bits,
-                                         block_elements);
+      for (bool const is_first : {false, true}) {
+        ASSERT_TRUE(kernels::ref::dequantize_add_many(
+            {}, tensors.host(), tensors.decoded(as_residual, is_first), bits, block_elements));
+        kernels::cuda::dequantize_add_many(step.context(), tensors.device(),
+                                           tensors.decoded_on_device(as_residual, is_first), bits,
+                                           block_elements);
 
-      ASSERT_TRUE(went_well(step));
-      ASSERT_EQ(step.read_words().flags, 0U);
-      tensors.expect_same();
-      if (HasFatalFailure()) return;
+        ASSERT_TRUE(went_well(step));
+        ASSERT_EQ(step.read_words().flags, 0U);
+        tensors.expect_same();
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
