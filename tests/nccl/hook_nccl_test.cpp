@@ -84,7 +84,7 @@ TEST_P(HookNccl, LaunchesDoNotGrowWithTheNumberOfTensors) {
     run_device_ranks(GetParam(), [&](Transport& bootstrap) {
       auto const device = make_nccl_transport(bootstrap);
       std::size_t const few = count_launches(*device, spec, 32);
-      EXPECT_LE(few, 30 + 8 * static_cast<std::size_t>(GetParam())) << spec;
+      EXPECT_LE(few, 17 + 7 * static_cast<std::size_t>(GetParam())) << spec;
       EXPECT_EQ(count_launches(*device, spec, 96), few) << spec;
     });
     if (is_quick_subset()) break;
