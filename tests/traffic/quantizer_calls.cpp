@@ -52,6 +52,20 @@ void add_quantizer(std::vector<TrafficCall>& calls, int bits, std::uint64_t bloc
                    }});
 }
 
+/// Of what was compensated before.
+void add_plain(std::vector<TrafficCall>& calls, int bits, std::uint64_t block_elements) {
+  calls.push_back({.name = "quantize " + std::to_string(bits) + " bits, block " +
+                           std::to_string(block_elements),
+                   .kind = "streaming",
+                   .shapes = {"heavy_tailed"},
+                   .run = [=](CudaStep& step, Shape shape) {
+                     Quantized const q(step, shape, bits, block_elements);
+                     kernels::cuda::quantize(step.context(), q.values.span(), bits, block_elements,
+                                             Rounding::nearest, {{1, 2}, 3, 0}, q.codes.span(),
+                                             q.scales.span(), q.values.span());
+                   }});
+}
+
 void add_sign(std::vector<TrafficCall>& calls, std::uint64_t block_elements) {
   double const scale_bytes = 4.0 * static_cast<double>(kCount / block_elements);
   calls.push_back({.name = "sign, block " + std::to_string(block_elements),
@@ -86,6 +100,7 @@ void add_quantizer_calls(std::vector<TrafficCall>& calls) {
   add_quantizer(calls, 8, 1024);
   add_quantizer(calls, 4, 64);
   add_quantizer(calls, 4, 256);
+  add_plain(calls, 8, 256);
   add_sign(calls, 1024);
   add_sign(calls, 4096);
 }

@@ -43,6 +43,19 @@ void add_topk(std::vector<TrafficCall>& calls, std::string name, std::string kin
                    }});
 }
 
+/// A selection of nothing: all of its room is filled up.
+void add_count(std::vector<TrafficCall>& calls) {
+  calls.push_back({.name = "count_selection, room of an index an element",
+                   .kind = "streaming",
+                   .shapes = {"heavy_tailed"},
+                   .run = [](CudaStep& step, Shape shape) {
+                     Selecting const s(step, shape, kCount);
+                     step.set_words({});
+                     kernels::cuda::count_selection(step.context(), s.view, kCount);
+                     step.wait();
+                   }});
+}
+
 void add_codes(std::vector<TrafficCall>& calls, kernels::IndexForm form, std::string const& name) {
   std::size_t const num_bytes = kernels::index_bytes(form, kCount, kChosen);
   auto const chosen = [] {
@@ -81,6 +94,7 @@ void add_codes(std::vector<TrafficCall>& calls, kernels::IndexForm form, std::st
 }  // namespace
 
 void add_selection_calls(std::vector<TrafficCall>& calls) {
+  add_count(calls);
   add_topk(calls, "topk 1 %", "topk", {"heavy_tailed"});
   add_topk(calls, "topk 1 %, ties", "topk_ties", {"ties", "all_zero"});
   calls.push_back({.name = "threshold 1 %",

@@ -96,6 +96,15 @@ void add_streaming_calls(std::vector<TrafficCall>& calls) {
                      std::as_writable_bytes(to.span()));
     step.wait();
   });
+  for (DType const dtype : {DType::f32, DType::bf16}) {
+    add(calls, "fill_if " + std::string(dtype_name(dtype)), 0, [=](CudaStep& step, Shape shape) {
+      OnDevice<std::uint32_t> const only_if(step, std::vector<std::uint32_t>{1});
+      auto const values = gradient_on_device(step, shape, dtype);
+      kernels::fill_if(step.context(), only_if.data(), true,
+                       TensorView(values.data(), kCount, dtype, Device::cuda));
+      step.wait();
+    });
+  }
 }
 
 }  // namespace gradsieve::testing
