@@ -21,10 +21,10 @@ Batch make_batch(int rank, int step) {
   std::mt19937 random(static_cast<unsigned>(1000 * step + rank));
   std::normal_distribution<float> normal;
   Batch batch{std::vector<float>(kSamples * kFeatures), std::vector<float>(kSamples, 0.0F)};
-  for (int s = 0; s < kSamples; ++s) {
-    for (int f = 0; f < kFeatures; ++f) {
-      float const x = batch.inputs[static_cast<std::size_t>(s * kFeatures + f)] = normal(random);
-      batch.targets[static_cast<std::size_t>(s)] += f % 100 == 0 ? x * 0.1F : 0.0F;
+  for (std::size_t s = 0; s < kSamples; ++s) {
+    for (std::size_t f = 0; f < kFeatures; ++f) {
+      float const x = batch.inputs[s * kFeatures + f] = normal(random);
+      batch.targets[s] += f % 100 == 0 ? x * 0.1F : 0.0F;
     }
   }
   return batch;

@@ -64,7 +64,8 @@ void RandomkSparsifier::rescale(ExecContext const&, TensorInfo const& piece,
   std::uint64_t const n = piece.num_elements;
   std::uint64_t const k = values.size();
   for (std::uint64_t j = 0; j < k; ++j) {
-    values[j] *= static_cast<float>((j + 1) * n / k - j * n / k);
+    std::uint64_t const stratum_elements = (j + 1) * n / k - j * n / k;
+    values[j] *= static_cast<float>(stratum_elements);
   }
 }
 

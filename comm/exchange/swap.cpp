@@ -50,7 +50,8 @@ class Swap {
     return context_.requests[static_cast<std::size_t>(peer)];
   }
   [[nodiscard]] Request& receive_request(int peer) const noexcept {
-    return context_.requests[static_cast<std::size_t>(world_size_ + peer)];
+    return context_
+        .requests[static_cast<std::size_t>(world_size_) + static_cast<std::size_t>(peer)];
   }
   /// The first failure is the one reported.
   void fail(int peer, Status status) noexcept {
