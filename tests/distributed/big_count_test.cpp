@@ -177,8 +177,8 @@ TEST(BigCount, BigcountC45SizesAreBytesAndNothingIsWrittenBeyondThem) {
 }
 
 TEST(Shards, CoverEveryElementOnceAtBlockBorders) {
-  for (std::uint64_t const num_elements : {0, 1, 7, 64, 65, 1000, 65'537}) {
-    for (std::uint64_t const block_elements : {1, 8, 64, 4096}) {
+  for (std::uint64_t const num_elements : {0U, 1U, 7U, 64U, 65U, 1000U, 65'537U}) {
+    for (std::uint64_t const block_elements : {1U, 8U, 64U, 4096U}) {
       for (int world_size = 1; world_size <= 9; ++world_size) {
         std::uint64_t next = 0;
         for (int owner = 0; owner < world_size; ++owner) {

@@ -82,7 +82,9 @@ class HookConservation : public ::testing::TestWithParam<std::tuple<Conservation
 };
 
 TEST_P(HookConservation, SentAndKeptIsWhatWasGiven) {
-  auto const& [conservation_case, rollback] = GetParam();
+  // Not by structured binding: clang 14 captures none.
+  auto const& conservation_case = std::get<0>(GetParam());
+  Rollback const rollback = std::get<1>(GetParam());
   Layout const apart = one_bucket_each({3000, 700, 64});
   Layout together = all_in_one(apart);
   std::vector<std::unique_ptr<Ledger>> ledgers;

@@ -81,7 +81,7 @@ struct Ring {
 TEST(MpiTransport, ChunksKeepEveryByteAtEachLength) {
   run_mpi_rank(
       [](Transport& transport) {
-        for (std::size_t const num_bytes : {0, 1, 1023, 1024, 1025, 2048, 5000}) {
+        for (std::size_t const num_bytes : {0U, 1U, 1023U, 1024U, 1025U, 2048U, 5000U}) {
           Ring const ring(transport, num_bytes, 6000);
           EXPECT_TRUE(ring.receive_status.ok())
               << num_bytes << ": " << ring.receive_status.message();
@@ -96,7 +96,7 @@ TEST(MpiTransport, ChunksKeepEveryByteAtEachLength) {
 TEST(MpiTransport, AMessageThatExactlyFillsItsRoomArrives) {
   run_mpi_rank(
       [](Transport& transport) {
-        for (std::size_t const num_bytes : {0, 1, 1023, 1024, 1025, 2048}) {
+        for (std::size_t const num_bytes : {0U, 1U, 1023U, 1024U, 1025U, 2048U}) {
           Ring const ring(transport, num_bytes, num_bytes);
           EXPECT_TRUE(ring.receive_status.ok())
               << num_bytes << ": " << ring.receive_status.message();
@@ -111,7 +111,7 @@ TEST(MpiTransport, ATooLongMessageIsAnErrorAndTheNextOneArrives) {
   for (std::size_t const chunk_bytes : {std::size_t{1024}, std::size_t{1} << 30}) {
     run_mpi_rank(
         [](Transport& transport) {
-          for (std::size_t const num_bytes : {2, 1025, 5000, 300'000}) {
+          for (std::size_t const num_bytes : {2U, 1025U, 5000U, 300'000U}) {
             Ring const ring(transport, num_bytes, num_bytes - 1);
             EXPECT_EQ(ring.receive_status.code(), Code::capacity_exceeded) << num_bytes;
             EXPECT_EQ(ring.requests[0].num_bytes, num_bytes);

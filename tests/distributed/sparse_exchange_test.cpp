@@ -170,7 +170,7 @@ TEST(SparseExchange, SparseC40ADisagreementNamesBothSizesOnBothRanks) {
 
     EXPECT_EQ(status.code(), rank == 2 ? Code::peer_failed : Code::mismatch) << failures[rank];
   });
-  for (std::size_t const rank : {0, 1}) {
+  for (std::size_t const rank : {0U, 1U}) {
     EXPECT_NE(failures[rank].find("rank 0 sends 125013 pairs (1500156 bytes)"), std::string::npos)
         << failures[rank];
     EXPECT_NE(failures[rank].find("rank 1 expects 0 pairs (0 bytes)"), std::string::npos)
@@ -224,7 +224,7 @@ TEST(SparseExchange, ASilentRankIsATimeoutThatNamesIt) {
 
 // 8 bytes per pair against 4 per element: 600 of 1000 go densely, 500 are the break-even.
 TEST(SparseExchange, RatioC82SwitchesToDenseWhereThatIsCheaper) {
-  for (std::uint64_t const num_pairs : {499, 500, 501, 600}) {
+  for (std::uint64_t const num_pairs : {499U, 500U, 501U, 600U}) {
     run_ranks(2, [&](Transport& transport) {
       Indices indices;
       Values values;
@@ -254,7 +254,7 @@ TEST(SparseExchange, RatioC82SwitchesToDenseWhereThatIsCheaper) {
 }
 
 TEST(SparseExchange, DenseAndSparseGiveTheSameBitsForNegativeZero) {
-  for (std::uint64_t const num_elements : {2, 100}) {
+  for (std::uint64_t const num_elements : {2U, 100U}) {
     run_ranks(2, [&](Transport& transport) {
       SparseResult result;
       Indices const indices{0, 1};

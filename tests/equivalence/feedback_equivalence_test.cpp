@@ -166,7 +166,7 @@ TEST(Indices, RandomkIsEquivalentToRef) {
 }
 
 TEST(Indices, CheckIsEquivalentToRef) {
-  for (std::size_t const k : {1, 2, 31, 33, 4097, 65537}) {
+  for (std::size_t const k : {1U, 2U, 31U, 33U, 4097U, 65537U}) {
     auto const good = some_indices(4 * k, k);
     for (std::size_t const at : {std::size_t{0}, k / 2, k - 1}) {
       for (std::uint32_t const wrong : {0U, static_cast<std::uint32_t>(4 * k), 0xffffffffU}) {

@@ -18,7 +18,6 @@ namespace {
 
 using gradsieve::testing::for_each_cpu_variant;
 using gradsieve::testing::Guarded;
-using gradsieve::testing::kElementCounts;
 using gradsieve::testing::same_bits;
 
 struct IndexSet {

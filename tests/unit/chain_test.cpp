@@ -8,7 +8,6 @@
 namespace gradsieve {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char const* kDefaultClauses =

@@ -78,7 +78,8 @@ class FusedTest : public ::testing::TestWithParam<char const*> {};
 TEST_P(FusedTest, EqualsCompensateEncodeRetain) {
   std::shared_ptr<Compressor const> const fused = make_chain(GetParam()).compressor;
   ThreePass const three_pass(fused);
-  for (std::size_t const count : {0, 1, 2, 7, 8, 9, 31, 33, 255, 257, 1025, 4099, 70000}) {
+  for (std::size_t const count :
+       {0U, 1U, 2U, 7U, 8U, 9U, 31U, 33U, 255U, 257U, 1025U, 4099U, 70000U}) {
     for (Shape const shape : kAllShapes) {
       for (Backend const backend : {Backend::ref, Backend::cpu}) {
         SCOPED_TRACE(std::to_string(count) + " elements, " + std::string(shape_name(shape)) +
