@@ -23,7 +23,7 @@ macro(gsv_find_cuda out)
   gsv_locate_cuda_emulator()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     if(GSV_CUDA_EMULATOR_DIR)
-      set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90")  # the emulator takes PTX
+      set(CMAKE_CUDA_ARCHITECTURES "80;90")  # the emulator takes the PTX
     else()
       set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
     endif()

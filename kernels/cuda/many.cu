@@ -50,6 +50,12 @@ struct EncodeValuesManyPolicy {
 struct AddValuesManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 4, min_blocks = 4;
 };
+// A run of its own segment needs more registers than a run of one tensor: 64 do on sm_90, not on
+// sm_80.
+struct QuantizeManyPolicy {
+  static constexpr unsigned threads = TilePolicy::threads,
+                            items_per_thread = TilePolicy::items_per_thread, min_blocks = 3;
+};
 // Fewer loads in flight: scales and codes beside the sums, in both widths, leave no registers.
 struct DequantizeManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
@@ -235,7 +241,7 @@ struct ManyCoding {
 };
 
 template <typename G>
-__global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
+__global__ void __launch_bounds__(QuantizeManyPolicy::threads, QuantizeManyPolicy::min_blocks)
     quantize_many_kernel(Runs const runs, EncodedArrays const arrays, ManyCoding many) {
   extern __shared__ std::uint32_t block_words[];
   __shared__ Segment segment;
@@ -368,7 +374,7 @@ Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, EncodedAr
                            .step = step,
                            .words = ctx.words};
   with_dtype(arrays.gradient.dtype, [&]<typename G>(G const*) {
-    launch(ctx, grid_of(runs.count), TilePolicy::threads, run_shared_bytes(block_elements),
+    launch(ctx, grid_of(runs.count), QuantizeManyPolicy::threads, run_shared_bytes(block_elements),
            quantize_many_kernel<G>, runs, arrays, many);
   });
   return 0;
