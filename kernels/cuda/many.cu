@@ -53,8 +53,7 @@ struct AddValuesManyPolicy {
 // A run of its own segment needs more registers than a run of one tensor: 64 do on sm_90, not on
 // sm_80.
 struct QuantizeManyPolicy {
-  static constexpr unsigned threads = TilePolicy::threads,
-                            items_per_thread = TilePolicy::items_per_thread, min_blocks = 3;
+  static constexpr unsigned threads = TilePolicy::threads, min_blocks = 3;
 };
 // Fewer loads in flight: scales and codes beside the sums, in both widths, leave no registers.
 struct DequantizeManyPolicy {
