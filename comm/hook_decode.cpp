@@ -72,7 +72,7 @@ Status Hook::Impl::open(Parcel& parcel, int round, bool owned, int sender, Const
 Status Hook::Impl::decode_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
                                  int sender, ConstBytes payload, double factor,
                                  bool into_shard) noexcept {
-  Stopwatch const watch(parcel.decode_seconds);
+  Stopwatch const watch(parcel.decode_spent);
   TraceRange range(observer.get(), "decode", parcel.bucket);
   range.set_bytes(payload.size());
   PayloadHeader header;
@@ -100,7 +100,7 @@ Status Hook::Impl::decode_letter(Parcel& parcel, int round, Letter const& letter
 
 // What the bucket holds in the end, in its own type.
 Status Hook::Impl::deliver(Parcel& parcel) noexcept {
-  Stopwatch const watch(parcel.decode_seconds);
+  Stopwatch const watch(parcel.decode_spent);
   ExecContext const ctx = context(parcel, decode_workspace, decode_threads);
   if (parcel.found_nonfinite && options.on_nonfinite == OnNonFinite::error) {
     Status const status{Code::non_finite, "a gradient element of some rank is NaN or infinite"};

@@ -155,7 +155,7 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
   GRADSIEVE_RETURN_IF_ERROR(on_device.exchange->all_reduce(
       stream(), ConstTensorView(letter.storage.data(), count, DType::f32, Device::cuda),
       TensorView(r.sum.data(), count, DType::f32, Device::cuda)));
-  Stopwatch const watch(parcel.decode_seconds);
+  Stopwatch const watch(parcel.decode_spent);
   kernels::read_lanes(
       context(parcel, decode_workspace, decode_threads),
       letter_check(parcel, round, false, transport->rank(), letter),
@@ -240,7 +240,7 @@ Status Hook::Impl::decode_batch(Parcel& parcel, Batch const& batch, ConstBytes b
 Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& letter, bool owned,
                                        int sender, ConstBytes payload, double factor,
                                        bool into_shard) noexcept {
-  Stopwatch const watch(parcel.decode_seconds);
+  Stopwatch const watch(parcel.decode_spent);
   TraceRange range(observer.get(), "decode", parcel.bucket);
   range.set_bytes(payload.size());
   kernels::open_letter(context(parcel, decode_workspace, decode_threads),

@@ -115,7 +115,7 @@ void Hook::Impl::blame(Parcel const& parcel, Status status, int rank, char const
 }
 
 Status Hook::Impl::encode(Parcel& parcel, int round) noexcept {
-  Stopwatch const watch(parcel.encode_seconds);
+  Stopwatch const watch(parcel.encode_spent);
   TraceRange range(observer.get(), "encode", parcel.bucket);
   bool const failed =
       step_failed || !parcel.status.ok();  // read once: the progress thread may set it
@@ -317,7 +317,7 @@ void Hook::Impl::seal(Parcel& parcel, int round, Letter& letter, bool owned, Sta
 
 // The owner's half of a shard_sum: what it could not send goes to the log.
 Status Hook::Impl::encode_owned(Parcel& parcel, int round) noexcept {
-  Stopwatch const watch(parcel.encode_seconds);
+  Stopwatch const watch(parcel.encode_spent);
   Round& r = parcel.rounds[static_cast<std::size_t>(round)];
   ShardSink sink(parcel.undelivered);
   if (device) return encode_fixed_owned(parcel, round, sink);

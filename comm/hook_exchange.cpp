@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/hook_impl.hpp"
+#include "comm/stopwatch.hpp"
 
 namespace gradsieve {
 
@@ -26,7 +27,8 @@ exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
 Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
   TraceRange range(observer.get(), "exchange", parcel.bucket);
   Clock::time_point const start = Clock::now();
-  double const inner_before = parcel.decode_seconds + parcel.encode_seconds;
+  auto const inner = [&] { return parcel.decode_spent.seconds + parcel.encode_spent.seconds; };
+  double const inner_before = inner();
   std::uint64_t const bytes_before = transport->counters().bytes_sent;
   if (round == parcel.last_round() && parcel.status.ok()) clear_accumulators(parcel);
 
@@ -39,8 +41,7 @@ Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
   parcel.wire_bytes += transport->counters().bytes_sent - bytes_before;
   range.set_bytes(transport->counters().bytes_sent - bytes_before);
   double const elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-  parcel.exchange_seconds +=
-      elapsed - (parcel.decode_seconds + parcel.encode_seconds - inner_before);
+  parcel.exchange_seconds += elapsed - (inner() - inner_before);
   if (!status.ok()) {
     step_failed = true;
     blame(parcel, status, data.blamed_rank, "exchange");
@@ -98,7 +99,7 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
   }
   if (!parcel.status.ok() || round < parcel.last_round()) return {};
 
-  Clock::time_point const start = Clock::now();
+  Stopwatch const watch(parcel.decode_spent);
   std::size_t position = 0;
   for (Piece const& piece : letter.pieces) {
     std::size_t const num_bytes = parcel.compressor().sum_bytes(round, piece.info, step);
@@ -108,7 +109,6 @@ Status Hook::Impl::exchange_sum(Parcel& parcel, int round) noexcept {
         parcel.lanes[piece.lane].state(), accumulator(parcel, piece)));
     position += num_bytes;
   }
-  parcel.decode_seconds += std::chrono::duration<double>(Clock::now() - start).count();
   return {};
 }
 

@@ -38,12 +38,16 @@ void add(Stats& stats, Parcel const& parcel, double share) {
   };
   stats.wire_bytes += part(parcel.wire_bytes);
   stats.total_wire_bytes += part(parcel.total_wire_bytes);
-  stats.encode_seconds += share * parcel.encode_seconds;
+  stats.encode_seconds += share * parcel.encode_spent.seconds;
   stats.exchange_seconds += share * parcel.exchange_seconds;
-  stats.decode_seconds += share * parcel.decode_seconds;
-  stats.total_encode_seconds += share * parcel.total_encode_seconds;
+  stats.decode_seconds += share * parcel.decode_spent.seconds;
+  stats.total_encode_seconds += share * parcel.total_encode_spent.seconds;
   stats.total_exchange_seconds += share * parcel.total_exchange_seconds;
-  stats.total_decode_seconds += share * parcel.total_decode_seconds;
+  stats.total_decode_seconds += share * parcel.total_decode_spent.seconds;
+  stats.encode_cpu_seconds += share * parcel.encode_spent.cpu_seconds;
+  stats.decode_cpu_seconds += share * parcel.decode_spent.cpu_seconds;
+  stats.total_encode_cpu_seconds += share * parcel.total_encode_spent.cpu_seconds;
+  stats.total_decode_cpu_seconds += share * parcel.total_decode_spent.cpu_seconds;
 }
 
 /// Calls visit(piece) for the pieces of the parcel that begin in [begin, end).
@@ -228,9 +232,9 @@ void Hook::Impl::report(StepResult const& result) noexcept {
     bool const selects = parcel.words.kept_elements + parcel.words.overflowed_elements > 0;
     record.kept_elements += selects ? parcel.words.kept_elements : parcel.num_elements;
     record.overflowed_elements += parcel.words.overflowed_elements;
-    record.encode_seconds += parcel.encode_seconds;
+    record.encode_spent += parcel.encode_spent;
+    record.decode_spent += parcel.decode_spent;
     record.exchange_seconds += parcel.exchange_seconds;
-    record.decode_seconds += parcel.decode_seconds;
   }
   if (traces) {
     log(LogLevel::trace, "COMM", "step %llu %s: %llu of %llu bytes, %.3f ms on the way",

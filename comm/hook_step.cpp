@@ -49,7 +49,8 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
     parcel.undelivered_written = false;
     parcel.found_nonfinite = false;
     parcel.nonfinite_rank = -1;
-    parcel.encode_seconds = parcel.exchange_seconds = parcel.decode_seconds = 0.0;
+    parcel.encode_spent = parcel.decode_spent = {};
+    parcel.exchange_seconds = 0.0;
     parcel.wire_bytes = 0;
   }
   return device ? begin_on_device() : Status{};
@@ -70,9 +71,9 @@ StepResult Hook::Impl::finish() noexcept {
     if (!parcel.status.ok() && result.status.ok()) result.status = parcel.status;
     result.found_nonfinite = result.found_nonfinite || parcel.found_nonfinite;
     parcel.total_wire_bytes += parcel.wire_bytes;
-    parcel.total_encode_seconds += parcel.encode_seconds;
+    parcel.total_encode_spent += parcel.encode_spent;
+    parcel.total_decode_spent += parcel.decode_spent;
     parcel.total_exchange_seconds += parcel.exchange_seconds;
-    parcel.total_decode_seconds += parcel.decode_seconds;
   }
 
   if (device) {

@@ -111,14 +111,15 @@ void Observer::step(StepRecord const& record) noexcept {
       "{\"step\":%llu,\"rank\":%d,\"committed\":%s,\"found_nonfinite\":%s,\"result\":\"%s\","
       "\"dense_bytes\":%llu,\"wire_bytes\":%llu,\"kept_elements\":%llu,"
       "\"overflowed_elements\":%llu,\"t_encode\":%.9f,\"t_exchange\":%.9f,\"t_decode\":%.9f,"
-      "\"residual_norm\":%.9g}\n",
+      "\"t_encode_cpu\":%.9f,\"t_decode_cpu\":%.9f,\"residual_norm\":%.9g}\n",
       static_cast<unsigned long long>(record.step), rank_, record.committed ? "true" : "false",
       record.found_nonfinite ? "true" : "false", record.result,
       static_cast<unsigned long long>(record.dense_bytes),
       static_cast<unsigned long long>(record.wire_bytes),
       static_cast<unsigned long long>(record.kept_elements),
-      static_cast<unsigned long long>(record.overflowed_elements), record.encode_seconds,
-      record.exchange_seconds, record.decode_seconds, record.residual_norm);
+      static_cast<unsigned long long>(record.overflowed_elements), record.encode_spent.seconds,
+      record.exchange_seconds, record.decode_spent.seconds, record.encode_spent.cpu_seconds,
+      record.decode_spent.cpu_seconds, record.residual_norm);
   metrics_->flush();
 }
 

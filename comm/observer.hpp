@@ -11,6 +11,8 @@
 
 #include "gradsieve/transport.hpp"
 
+#include "comm/stopwatch.hpp"
+
 namespace gradsieve {
 
 /// A file that is written line by line: allocates nothing after it is open, and a disk that is full
@@ -43,9 +45,9 @@ struct StepRecord {
   std::uint64_t wire_bytes = 0;
   std::uint64_t kept_elements = 0;
   std::uint64_t overflowed_elements = 0;
-  double encode_seconds = 0.0;
+  Spent encode_spent;
+  Spent decode_spent;
   double exchange_seconds = 0.0;
-  double decode_seconds = 0.0;
   double residual_norm = 0.0;  ///< of the residual as the step's outcome leaves it
 };
 

@@ -13,6 +13,8 @@
 #include "gradsieve/hook.hpp"
 #include "gradsieve/registry.hpp"
 
+#include "comm/stopwatch.hpp"
+
 namespace gradsieve {
 
 /// A tensor's place in the model, a bucket and a lane.
@@ -154,14 +156,14 @@ struct Parcel {
   bool done = true;
   bool found_nonfinite = false;
   int nonfinite_rank = -1;  ///< the first rank whose header said so
-  double encode_seconds = 0.0;
+  Spent encode_spent;
+  Spent decode_spent;
   double exchange_seconds = 0.0;
-  double decode_seconds = 0.0;
   std::uint64_t wire_bytes = 0;
   std::uint64_t total_wire_bytes = 0;
-  double total_encode_seconds = 0.0;
+  Spent total_encode_spent;
+  Spent total_decode_spent;
   double total_exchange_seconds = 0.0;
-  double total_decode_seconds = 0.0;
 
   [[nodiscard]] Compressor const& compressor() const noexcept { return *chain->compressor; }
   [[nodiscard]] int last_round() const noexcept { return static_cast<int>(rounds.size()) - 1; }

@@ -31,6 +31,10 @@ gsvStats stats_of(Stats const& stats) {
   known.total_decode_seconds = stats.total_decode_seconds;
   known.residual_norm = stats.residual_norm;
   known.dropped_norm = stats.dropped_norm;
+  known.encode_cpu_seconds = stats.encode_cpu_seconds;
+  known.decode_cpu_seconds = stats.decode_cpu_seconds;
+  known.total_encode_cpu_seconds = stats.total_encode_cpu_seconds;
+  known.total_decode_cpu_seconds = stats.total_decode_cpu_seconds;
   return known;
 }
 

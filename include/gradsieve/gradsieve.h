@@ -421,7 +421,7 @@ typedef struct gsvStats {
   uint64_t total_wire_bytes;
   uint64_t kept_elements;
   uint64_t overflowed_elements;
-  double encode_seconds;  ///< last step
+  double encode_seconds;  ///< last step; on the clock on the wall
   double exchange_seconds;
   double decode_seconds;
   double total_encode_seconds;
@@ -429,6 +429,11 @@ typedef struct gsvStats {
   double total_decode_seconds;
   double residual_norm;  ///< 2-norm after the last committed step; tensors only
   double dropped_norm;   ///< without feedback: 2-norm of what was not sent in the last step
+  /// The same work as in encode_seconds and decode_seconds, as CPU time of the thread that did it.
+  double encode_cpu_seconds;
+  double decode_cpu_seconds;
+  double total_encode_cpu_seconds;
+  double total_decode_cpu_seconds;
 } gsvStats_t;
 
 typedef enum gsvStatsOf { gsvStatsOfTensors = 0, gsvStatsOfBuckets = 1 } gsvStatsOf_t;

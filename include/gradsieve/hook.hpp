@@ -104,7 +104,7 @@ struct Stats {
   std::uint64_t total_wire_bytes = 0;
   std::uint64_t kept_elements = 0;  ///< chosen by the sparsifier, or all
   std::uint64_t overflowed_elements = 0;
-  double encode_seconds = 0.0;  ///< last step
+  double encode_seconds = 0.0;  ///< last step; on the clock on the wall
   double exchange_seconds = 0.0;
   double decode_seconds = 0.0;
   double total_encode_seconds = 0.0;
@@ -112,6 +112,11 @@ struct Stats {
   double total_decode_seconds = 0.0;
   double residual_norm = 0.0;  ///< 2-norm after the last committed step; tensors only
   double dropped_norm = 0.0;   ///< without feedback: 2-norm of what was not sent in the last step
+  /// The same work as in encode_seconds and decode_seconds, as CPU time of the thread that did it.
+  double encode_cpu_seconds = 0.0;
+  double decode_cpu_seconds = 0.0;
+  double total_encode_cpu_seconds = 0.0;
+  double total_decode_cpu_seconds = 0.0;
 };
 
 /// A change of world size: what import does with another number of ranks.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promise 9 and cases C-82 to C-87: what is configured is what runs, and bytes are counted where
 // they are handed to the transport.
+#include <chrono>
 #include <cmath>
 #include <sstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -127,6 +129,53 @@ TEST(Ratio, RatioC85OneRankListsItsTimesAndNoExchange) {
     EXPECT_EQ(stats.total_wire_bytes, 0u);
     EXPECT_GT(stats.total_encode_seconds, 0.0);
     EXPECT_GT(stats.total_decode_seconds, 0.0);
+  });
+}
+
+constexpr std::chrono::milliseconds kNap{20};
+
+/// Sends nothing and takes its time over it.
+class SleepingCodec final : public Compressor {
+ public:
+  Claims claims() const noexcept override { return {}; }
+  RoundInfo round(int, TensorInfo const&) const noexcept override { return {.capacity_bytes = 1}; }
+
+ private:
+  Status do_encode(ExecContext const&, int, TensorInfo const&, std::span<float const>, StateView,
+                   Body body) const noexcept override {
+    std::this_thread::sleep_for(kNap);
+    static_cast<void>(body.resize(0));
+    return {};
+  }
+  Status do_decode_add(ExecContext const&, int, TensorInfo const&, ConstBytes, float, StateView,
+                       std::span<float>) const noexcept override {
+    std::this_thread::sleep_for(kNap);
+    return {};
+  }
+};
+
+// The clock on the wall goes on while a thread waits or others have its core; its own does not.
+TEST(Ratio, CpuTimeIsTheThreadsOwn) {
+  Registry registry;
+  register_builtin_plugins(registry);
+  registry.add(
+      {.name = "sleeping", .payload_id = 200, .summary = "sleeps", .paper = "-"},
+      Registry::CompressorFactory([](Params const&) { return std::make_unique<SleepingCodec>(); }));
+  test::run_ranks(2, [&](Transport& transport) {
+    HookOptions options = options_for("sleeping");
+    options.registry = &registry;
+    HookRank rank(transport, options, one_bucket_each({1000}));
+    for (std::uint64_t step = 0; step < 2; ++step) rank.step(step);
+    Stats const stats = rank.hook().bucket_stats()[0];
+    double const nap = std::chrono::duration<double>(kNap).count();
+    EXPECT_GE(stats.encode_seconds, nap);
+    EXPECT_GE(stats.decode_seconds, 2 * nap);  // a payload of each rank
+    EXPECT_GT(stats.encode_cpu_seconds, 0.0);
+    EXPECT_GT(stats.decode_cpu_seconds, 0.0);
+    EXPECT_LT(stats.encode_cpu_seconds, stats.encode_seconds);
+    EXPECT_LT(stats.decode_cpu_seconds, stats.decode_seconds);
+    EXPECT_GT(stats.total_encode_cpu_seconds, stats.encode_cpu_seconds);
+    EXPECT_GT(stats.total_decode_cpu_seconds, stats.decode_cpu_seconds);
   });
 }
 

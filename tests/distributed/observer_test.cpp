@@ -119,6 +119,10 @@ TEST_F(ObserverTest, MetricsHaveALinePerStep) {
       EXPECT_EQ(record.at("kept_elements"), 175);
       EXPECT_GT(record.at("wire_bytes"), 175);
       EXPECT_LT(record.at("wire_bytes"), 1000);
+      for (char const* const time : {"t_encode", "t_exchange", "t_decode"})
+        EXPECT_GT(record.at(time), 0.0) << time;
+      for (char const* const time : {"t_encode_cpu", "t_decode_cpu"})
+        EXPECT_GT(record.at(time), 0.0) << time;
       EXPECT_GT(record.at("residual_norm"), 0.0);
       EXPECT_NE(record.at("residual_norm"), norm_before);
       norm_before = record.at("residual_norm");

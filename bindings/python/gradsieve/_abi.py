@@ -192,6 +192,10 @@ class Stats(Versioned):
         ("total_decode_seconds", c_double),
         ("residual_norm", c_double),
         ("dropped_norm", c_double),
+        ("encode_cpu_seconds", c_double),
+        ("decode_cpu_seconds", c_double),
+        ("total_encode_cpu_seconds", c_double),
+        ("total_decode_cpu_seconds", c_double),
     ]
 
 

@@ -63,7 +63,7 @@ class Stats:
     total_wire_bytes: int
     kept_elements: int
     overflowed_elements: int
-    encode_seconds: float  #: last step
+    encode_seconds: float  #: last step; on the clock on the wall
     exchange_seconds: float
     decode_seconds: float
     total_encode_seconds: float
@@ -71,6 +71,10 @@ class Stats:
     total_decode_seconds: float
     residual_norm: float  #: 2-norm after the last committed step; tensors only
     dropped_norm: float  #: without feedback: 2-norm of what was not sent in the last step
+    encode_cpu_seconds: float  #: as encode_seconds: CPU time of the thread that did it
+    decode_cpu_seconds: float
+    total_encode_cpu_seconds: float
+    total_decode_cpu_seconds: float
 
 
 def _c_rules(rules: Rules) -> Any:
