@@ -329,6 +329,10 @@ Status Hook::Impl::replay(std::uint64_t new_step, float new_loss_scale) noexcept
     return {Code::in_doubt, "replay: the outcome of the last step is unknown; call recover"};
   if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max()))
     return {Code::invalid_argument, "replay: the loss scale must be positive and finite"};
+  if (next_rules.upper_bound(new_step) != next_rules.begin()) {
+    return {Code::invalid_usage,
+            "replay: other rules are due at this step; begin it, and capture again after it"};
+  }
   ++attempt;
   step = new_step;
   loss_scale = new_loss_scale;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -86,6 +87,15 @@ struct Hook::Impl : DeviceOwner, Layout {
       std::span<Rule const> rules) const;
   [[nodiscard]] std::shared_ptr<Chain const> chain_for(TensorDesc const& tensor) const;
   void decide_exchange(Parcel& parcel, Chain const& chain);
+
+  // --- other rules (hook_rules.cpp) ---
+  using Chains = std::vector<std::shared_ptr<Chain const>>;
+  [[nodiscard]] static std::string rules_text(std::span<Rule const> rules, Chains const& of_rules);
+  void check_rules_may_change() const;
+  void use_rules(std::vector<Rule> rules);
+  [[nodiscard]] std::string checked_rules(std::vector<Rule>& rules);
+  void set_rules(std::vector<Rule> rules, std::uint64_t at_step);
+  Status take_due_rules(std::uint64_t new_step) noexcept;
 
   // --- the straight line (hook.cpp) and its helpers ---
   Status reduce(Parcel& parcel, TensorView gradient) noexcept;
@@ -200,6 +210,11 @@ struct Hook::Impl : DeviceOwner, Layout {
   MemoryResource* memory;
   std::vector<std::shared_ptr<Chain const>> chains;  ///< one per rule
   std::shared_ptr<Chain const> dense_chain;
+  struct NextRules {
+    std::vector<Rule> rules;
+    std::string text;
+  };
+  std::map<std::uint64_t, NextRules> next_rules;  ///< by the step they begin at, agreed upon
 
   /// State of tensors that the present plan does not have.
   std::unordered_map<std::string, Memento> shelf;

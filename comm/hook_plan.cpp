@@ -194,11 +194,13 @@ void Hook::Impl::agree_on_plan() {
   control.requests = control_requests;
   control.channel = Channel::control;
 
-  std::string rules;
+  std::string rules = rules_text(options.rules, chains);
   PlanHash rules_hash;
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    rules += (i > 0 ? ", " : "") + options.rules[i].match + " = " + chains[i]->text;
+  for (std::size_t i = 0; i < chains.size(); ++i)
     rules_hash.add(std::string_view(options.rules[i].match)).add(std::string_view(chains[i]->text));
+  for (auto const& [at_step, next] : next_rules) {
+    rules += "; from step " + std::to_string(at_step) + ": " + next.text;
+    rules_hash.add(at_step).add(std::string_view(next.text));
   }
   auto const choice = [](char const* name, auto value, std::string text) -> HandshakeField {
     return {name, PlanHash().add(value).value(), std::move(text)};

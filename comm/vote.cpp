@@ -41,8 +41,11 @@ constexpr std::size_t kTextBytes = 512;  ///< of a value shown in a mismatch mes
 /// A conversation of the handshake: each exchange gets the next tag.
 class Conversation {
  public:
-  explicit Conversation(exchange::ExchangeContext& context)
-      : context_(context), words_(world_size()), heard_(std::make_unique<bool[]>(world_size())) {}
+  Conversation(exchange::ExchangeContext& context, char const* during)
+      : during_(during),
+        context_(context),
+        words_(world_size()),
+        heard_(std::make_unique<bool[]>(world_size())) {}
 
   std::span<std::uint64_t const> gather(std::uint64_t own) {
     Status const status =
@@ -74,16 +77,20 @@ class Conversation {
   [[nodiscard]] std::size_t world_size() const {
     return static_cast<std::size_t>(context_.transport->world_size());
   }
+  /// The call that talks, for the sentences.
+  [[nodiscard]] char const* during() const noexcept { return during_; }
   [[nodiscard]] std::size_t own_rank() const {
     return static_cast<std::size_t>(context_.transport->rank());
   }
 
  private:
   [[noreturn]] void fail(Status const& status) const {
-    throw Error(status.code(), "plan: rank " + std::to_string(context_.blamed_rank) +
+    throw Error(status.code(), std::string(during_) + ": rank " +
+                                   std::to_string(context_.blamed_rank) +
                                    " did not answer the handshake (" + status.message() + ")");
   }
 
+  char const* during_;
   exchange::ExchangeContext& context_;
   std::vector<std::uint64_t> words_;
   std::unique_ptr<bool[]> heard_;
@@ -96,15 +103,18 @@ std::size_t first_different(std::span<std::uint64_t const> words) {
   return static_cast<std::size_t>(found - words.begin());
 }
 
-[[noreturn]] void throw_mismatch(Failure& failure, std::size_t rank, std::string const& field,
-                                 std::string const& tensor, std::vector<std::string> const& texts) {
+/// `own`: what this rank has, as the other ranks are to see it.
+[[noreturn]] void throw_mismatch(Conversation& talk, Failure& failure, std::size_t rank,
+                                 std::string const& field, std::string const& tensor,
+                                 std::string const& own) {
+  std::vector<std::string> const texts = talk.gather_text(own);
   failure.code = Code::mismatch;
   failure.rank = static_cast<int>(rank);
   failure.field = field;
   failure.tensor = tensor;
-  failure.message = "plan: ranks disagree on " + field + ": rank 0 has '" + texts[0] + "', rank " +
-                    std::to_string(rank) + " has '" + texts[rank] +
-                    "'; all ranks must plan the same";
+  failure.message = std::string(talk.during()) + ": ranks disagree on " + field + ": rank 0 has '" +
+                    texts[0] + "', rank " + std::to_string(rank) + " has '" + texts[rank] +
+                    "'; expected the same on all ranks";
   throw Error(Code::mismatch, failure.message);
 }
 
@@ -130,12 +140,12 @@ std::string tensor_text(TensorDesc const& tensor) {
     for (HandshakeField const& part : parts) {
       std::size_t const rank = first_different(talk.gather(part.hash));
       if (rank == talk.world_size()) continue;
-      throw_mismatch(failure, rank, part.name, tensor.name, talk.gather_text(tensor_text(tensor)));
+      throw_mismatch(talk, failure, rank, part.name, tensor.name, tensor_text(tensor));
     }
   }
   std::string const text = std::to_string(tensors.size()) + " tensors" +
                            (tensors.empty() ? "" : ", the last is " + tensor_text(tensors.back()));
-  throw_mismatch(failure, odd_rank, "tensors", "", talk.gather_text(text));
+  throw_mismatch(talk, failure, odd_rank, "tensors", "", text);
 }
 
 }  // namespace
@@ -150,17 +160,17 @@ std::uint64_t tensor_hash(TensorDesc const& tensor) noexcept {
 }
 
 void handshake(exchange::ExchangeContext& context, std::span<HandshakeField const> fields,
-               std::span<TensorDesc const> tensors, Failure& failure) {
+               std::span<TensorDesc const> tensors, Failure& failure, char const* during) {
   PlanHash hash;
   for (HandshakeField const& field : fields) hash.add(field.hash);
   for (TensorDesc const& tensor : tensors) hash.add(tensor_hash(tensor));
-  Conversation talk(context);
+  Conversation talk(context, during);
   if (first_different(talk.gather(hash.value())) == talk.world_size()) return;
 
   for (HandshakeField const& field : fields) {
     std::size_t const rank = first_different(talk.gather(field.hash));
     if (rank < talk.world_size())
-      throw_mismatch(failure, rank, field.name, "", talk.gather_text(field.own_value));
+      throw_mismatch(talk, failure, rank, field.name, "", field.own_value);
   }
   find_tensor_mismatch(talk, tensors, failure);
 }

@@ -38,8 +38,9 @@ struct HandshakeField {
 
 /// Compares all fields and the planned tensors, in order, on all ranks.
 /// Throws Error(mismatch) naming the rank, the field and both values, on every rank; Error(timeout)
-/// naming a rank that did not answer. Fills `failure` before throwing.
+/// naming a rank that did not answer. Fills `failure` before throwing. `during`: the call, for the
+/// sentences.
 void handshake(exchange::ExchangeContext& context, std::span<HandshakeField const> fields,
-               std::span<TensorDesc const> tensors, Failure& failure);
+               std::span<TensorDesc const> tensors, Failure& failure, char const* during = "plan");
 
 }  // namespace gradsieve

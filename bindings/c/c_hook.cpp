@@ -122,6 +122,12 @@ gsvResult_t gsvHookSetRules(gsvHook_t hook, gsvRule_t const* rules, uint32_t num
   return c::guard([&] { c::required(hook, "hook").hook.set_rules(rules_of(rules, num_rules)); });
 }
 
+gsvResult_t gsvHookSetRulesAt(gsvHook_t hook, gsvRule_t const* rules, uint32_t num_rules,
+                              uint64_t at_step) {
+  return c::guard(
+      [&] { c::required(hook, "hook").hook.set_rules(rules_of(rules, num_rules), at_step); });
+}
+
 gsvResult_t gsvHookBegin(gsvHook_t hook, uint64_t step, float loss_scale) {
   return c::guard([&] { return c::required(hook, "hook").hook.begin(step, loss_scale); });
 }

@@ -368,6 +368,12 @@ GSV_API gsvResult_t gsvHookPlan(gsvHook_t hook, gsvTensorDesc_t const* tensors,
 /// Other rules from the next step on, for the tensors and buckets of the plan: the same call on all
 /// ranks, between finish and begin. Residuals stay. If it fails, the old rules hold.
 GSV_API gsvResult_t gsvHookSetRules(gsvHook_t hook, gsvRule_t const* rules, uint32_t num_rules);
+/// The same from step `at_step` on: the first begin of that step or a later one plans them. The
+/// ranks agree at once, so this call is collective, between finish and begin, before or after the
+/// first plan; a second call for a step replaces the first. Where rules or step differ, or a rank
+/// refuses its own, every rank is told and nothing changes. No part of a saved state.
+GSV_API gsvResult_t gsvHookSetRulesAt(gsvHook_t hook, gsvRule_t const* rules, uint32_t num_rules,
+                                      uint64_t at_step);
 
 /// Starts a step and applies the outcome of the one before. `loss_scale`: the gradients of this
 /// step are this multiple of the true ones.

@@ -245,6 +245,12 @@ class Hook {
     std::vector<gsvRule_t> const given = rules_of(rules);
     check(gsvHookSetRules(get(), given.data(), static_cast<std::uint32_t>(given.size())));
   }
+  /// From step `at_step` on; all ranks agree in this call.
+  void set_rules(std::vector<Rule> const& rules, std::uint64_t at_step) {
+    std::vector<gsvRule_t> const given = rules_of(rules);
+    check(
+        gsvHookSetRulesAt(get(), given.data(), static_cast<std::uint32_t>(given.size()), at_step));
+  }
 
   void begin(std::uint64_t step, float loss_scale = 1.0F) {
     check(gsvHookBegin(get(), step, loss_scale));

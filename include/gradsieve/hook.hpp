@@ -144,6 +144,11 @@ class Hook {
   /// Same call on all ranks, between finish and begin. Throws as plan() does; the old rules then
   /// hold.
   void set_rules(std::vector<Rule> rules);
+  /// The same from step `at_step` on: the first begin() of that step or a later one plans them. The
+  /// ranks agree at once, between finish and begin, before or after the first plan; a second call
+  /// for a step replaces the first. Where rules or step differ, or a rank refuses its own, every
+  /// rank throws Error and nothing changes. No part of an exported state.
+  void set_rules(std::vector<Rule> rules, std::uint64_t at_step);
 
   /// Starts a step and applies the outcome of the one before: commit or roll back. `loss_scale`:
   /// the gradients of this step are this multiple of the true ones.

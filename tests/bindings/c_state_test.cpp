@@ -212,5 +212,133 @@ TEST(CSetRulesTest, RanksThatDisagreeLearnOfItAndGoOnWithTheOldRules) {
   });
 }
 
+// --- other rules from an agreed step on ----------------------------------------------------------
+
+gsvResult_t set_rule_at(gsvHook_t hook, char const* spec, std::uint64_t at_step) {
+  gsvRule_t rule = GSV_INIT(gsvRule_t);
+  rule.spec = spec;
+  return gsvHookSetRulesAt(hook, &rule, 1, at_step);
+}
+
+gsvFailure_t failure_of(gsvHook_t hook) {
+  gsvFailure_t failure = GSV_INIT(gsvFailure_t);
+  EXPECT_GSV(gsvHookGetFailure(hook, &failure));
+  return failure;
+}
+
+bool last_error_has(char const* part) {
+  return std::string(gsvGetLastError()).find(part) != std::string::npos;
+}
+
+TEST(CSetRulesAtTest, TheyBeginAtTheStepAndGiveTheBitsOfACallThere) {
+  std::vector<std::vector<float>> expected(2);
+  with_hooks(2, kSpec, [&](gsvHook_t hook, int rank) {
+    train(hook, rank, 0, 5);
+    ASSERT_GSV(set_rule(hook, "int8 ; feedback=residual"));
+    expected[static_cast<std::size_t>(rank)] = train(hook, rank, 5, 8);
+  });
+
+  with_hooks(2, kSpec, [&](gsvHook_t hook, int rank) {
+    train(hook, rank, 0, 2);
+    ASSERT_GSV(set_rule_at(hook, "int8 ; feedback=residual", 5));
+    train(hook, rank, 2, 5);
+    EXPECT_EQ(spec_that_ran(hook).find("topk"), 0U) << spec_that_ran(hook);
+    std::vector<float> const result = train(hook, rank, 5, 8);
+    EXPECT_EQ(spec_that_ran(hook).find("int8"), 0U) << spec_that_ran(hook);
+    EXPECT_EQ(result, expected[static_cast<std::size_t>(rank)]);
+  });
+}
+
+TEST(CSetRulesAtTest, BeforeAnyPlanAndWhereTheStepItselfIsLeftOut) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(3);
+  for_each_rank(3, [&](int rank) {
+    HookPtr const hook =
+        make_hook(comms[static_cast<std::size_t>(rank)].get(), context.get(), kSpec);
+    ASSERT_GSV(set_rule_at(hook.get(), "int4", 2));
+    ASSERT_GSV(set_rule_at(hook.get(), "none", 4));
+    ASSERT_GSV(set_rule_at(hook.get(), "int8", 4));  // in its place
+    ASSERT_GSV(plan_one(hook.get(), kElements));
+    train(hook.get(), rank, 0, 2);
+    EXPECT_EQ(spec_that_ran(hook.get()).find("topk"), 0U);
+    train(hook.get(), rank, 2, 3);
+    EXPECT_EQ(spec_that_ran(hook.get()).find("int4"), 0U);
+    train(hook.get(), rank, 6, 7);
+    EXPECT_EQ(spec_that_ran(hook.get()).find("int8"), 0U);
+  });
+}
+
+TEST(CSetRulesAtTest, RanksThatNameDifferentStepsOrRulesLearnOfItAtOnce) {
+  with_hooks(3, kSpec, [&](gsvHook_t hook, int rank) {
+    train(hook, rank, 0, 3);
+    EXPECT_EQ(set_rule_at(hook, "int8", rank == 2 ? 5 : 4), gsvMismatch);
+    EXPECT_TRUE(
+        last_error_has("set_rules: ranks disagree on at_step: rank 0 has '4', rank 2 has "
+                       "'5'"))
+        << gsvGetLastError();
+    EXPECT_EQ(failure_of(hook).rank, 2);
+    EXPECT_STREQ(failure_of(hook).field, "at_step");
+    EXPECT_EQ(set_rule_at(hook, rank == 1 ? "int4" : "int8", 4), gsvMismatch);
+    EXPECT_EQ(failure_of(hook).rank, 1);
+    EXPECT_STREQ(failure_of(hook).field, "spec");
+
+    train(hook, rank, 3, 7);
+    EXPECT_EQ(spec_that_ran(hook).find("topk"), 0U);
+  });
+}
+
+TEST(CSetRulesAtTest, ARankThatRefusesItsRulesIsNamedToTheOthers) {
+  with_hooks(2, kSpec, [&](gsvHook_t hook, int rank) {
+    train(hook, rank, 0, 3);
+    if (rank == 1) {
+      EXPECT_EQ(set_rule_at(hook, "topk(density=7)", 3), gsvInvalidArgument);
+      EXPECT_TRUE(last_error_has("density")) << gsvGetLastError();
+    } else {
+      EXPECT_EQ(set_rule_at(hook, "topk(density=0.7)", 3), gsvMismatch);
+      EXPECT_TRUE(last_error_has("rank 1 has 'rules that are refused there: "))
+          << gsvGetLastError();
+    }
+    EXPECT_EQ(set_rule_at(hook, "topq", 3), gsvUnknownName);  // on all ranks: each says why
+    train(hook, rank, 3, 5);
+    EXPECT_EQ(spec_that_ran(hook).find("topk(density=0.05"), 0U);
+  });
+}
+
+TEST(CSetRulesAtTest, WhatDoesNotFitThePlanIsRefusedAtTheCall) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(1);
+  HookPtr const hook = make_hook(comms[0].get(), context.get(), "none");
+  gsvTensorDesc_t tensor = GSV_INIT(gsvTensorDesc_t);
+  tensor.name = "w";
+  tensor.num_elements = 3;
+  tensor.dtype = gsvFloat64;
+  std::uint32_t const index = 0;
+  gsvBucketDesc_t bucket = GSV_INIT(gsvBucketDesc_t);
+  bucket.tensors = &index;
+  bucket.num_tensors = 1;
+  ASSERT_GSV(gsvHookPlan(hook.get(), &tensor, 1, &bucket, 1));
+
+  EXPECT_EQ(set_rule_at(hook.get(), "int8", 0), gsvInvalidArgument);
+  EXPECT_TRUE(last_error_has("f64")) << gsvGetLastError();
+  ASSERT_GSV(gsvHookBegin(hook.get(), 0, 1.0F));
+  EXPECT_EQ(set_rule_at(hook.get(), "none", 1), gsvInvalidUsage);
+  EXPECT_EQ(set_rule(hook.get(), "none"), gsvInvalidUsage);
+}
+
+TEST(CSetRulesAtTest, ARankThatDoesNotCallIsNamed) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(3);
+  gsvHookOptions_t options = GSV_INIT(gsvHookOptions_t);
+  options.exchange_deadline_ms = 200;
+  for_each_rank(3, [&](int rank) {
+    if (rank == 1) return;
+    HookPtr const hook =
+        make_hook(comms[static_cast<std::size_t>(rank)].get(), context.get(), kSpec, options);
+    EXPECT_EQ(set_rule_at(hook.get(), "int8", 3), gsvTimeout);
+    EXPECT_TRUE(last_error_has("set_rules: rank 1 did not answer")) << gsvGetLastError();
+    EXPECT_EQ(failure_of(hook.get()).rank, 1);
+  });
+}
+
 }  // namespace
 }  // namespace gradsieve::testing

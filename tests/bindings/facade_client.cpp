@@ -78,6 +78,25 @@ void check_training() {
   }
 }
 
+void check_other_rules() {
+  gsv::Context const context;
+  gsv::Comm const comm = std::move(gsv::Comm::local(1)[0]);
+  gsv::Hook hook(comm, {{"*", "topk(density=0.05)"}}, context);
+  hook.plan({{"weight", 600, 1, gsvFloat32}}, {{0}});
+  hook.set_rules({{"*", "int8"}}, 1);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    std::vector<float> gradient = gradient_of(0, step);
+    hook.begin(step);
+    hook.reduce(0, gradient.data(), 600);
+    expect(hook.finish().committed, "a step that commits");
+    char const* const expected = step < 1 ? "topk" : "int8";
+    expect(std::strncmp(hook.stats()[0].spec, expected, 4) == 0, "rules of the agreed step");
+  }
+  expect(hook.stats()[0].total_encode_cpu_seconds > 0.0, "CPU time of two steps");
+  hook.set_rules({{"*", "none"}});
+  expect(std::strncmp(hook.stats()[0].spec, "none", 4) == 0, "rules that hold at once");
+}
+
 void check_codec() {
   gsv::Context const context;
   std::vector<float> const gradient = gradient_of(0, 1);
@@ -124,6 +143,7 @@ void check_plugin(char const* path) {
 
 int main(int argc, char** argv) try {
   check_training();
+  check_other_rules();
   check_codec();
   check_errors();
   if (argc > 1) check_plugin(argv[1]);

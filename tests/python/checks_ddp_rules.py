@@ -99,18 +99,34 @@ def check_other_rules_at_an_agreed_step() -> None:
             raise AssertionError(f"{wrong} was accepted")
 
 
-def check_other_rules_at_different_steps_are_an_error() -> None:
+def check_other_rules_that_ranks_disagree_on_are_refused() -> None:
     ddp, state = wrapped(mlp(), "none", timeout=3.0)
-    state.set_rules(TOPK, at_step=3 + dist.get_rank())
-    begun = time.monotonic()
-    try:
-        train(ddp, range(5))
-    except RuntimeError as error:
-        other = 1 - dist.get_rank()
-        assert f"rank {other}" in str(error), error
-        assert time.monotonic() - begun < 10, error
-    else:
-        raise AssertionError("accepted")
+    rank = dist.get_rank()
+    for rules, at_step, field, sentence in [
+        (TOPK, 3 + rank, "at_step", "rank 0 has '3', rank 1 has '4'"),
+        (TOPK if rank == 0 else "int8", 3, "spec", "ranks disagree on spec"),
+        ([("*", "topq")] if rank == 1 else TOPK, 3, "spec", "topq"),
+    ]:
+        try:
+            state.set_rules(rules, at_step)
+        except gradsieve.GradsieveError as error:
+            assert sentence in str(error), error
+            # A rank that refuses its own rules says why; the others, who that is.
+            own = error.code == "unknown_name" and rank == 1
+            assert own or (error.code, error.rank, error.field) == ("mismatch", 1, field), error
+        else:
+            raise AssertionError("accepted")
+    train(ddp, range(6))
+    assert all(stats.spec.startswith("none") for stats in state.stats())
+    if rank == 0:  # the other one does not call
+        begun = time.monotonic()
+        try:
+            state.set_rules(TOPK)
+        except gradsieve.GradsieveError as error:
+            assert error.code == "timeout" and error.rank == 1, error
+            assert time.monotonic() - begun < 10, error
+        else:
+            raise AssertionError("accepted")
 
 
 @ranks(2, 4)

@@ -246,7 +246,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         Result,
         [Handle, POINTER(TensorDesc), c_uint32, POINTER(BucketDesc), c_uint32],
     ),
-    "gsvHookSetRules": (Result, [Handle, POINTER(Rule), c_uint32]),
+    "gsvHookSetRulesAt": (Result, [Handle, POINTER(Rule), c_uint32, c_uint64]),
     "gsvHookBegin": (Result, [Handle, c_uint64, c_float]),
     "gsvHookReduce": (
         Result,

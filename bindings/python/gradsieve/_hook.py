@@ -182,10 +182,10 @@ class Hook:
             library().gsvHookPlan(self.handle, c_tensors, len(tensors), c_buckets, len(buckets))
         )
 
-    def set_rules(self, rules: Rules) -> None:
-        """Other rules from the next step on. All ranks, between finish and begin."""
+    def set_rules(self, rules: Rules, at_step: int) -> None:
+        """Other rules from a step on: all ranks agree now. Collective, between finish and begin."""
         c_rules = _c_rules(rules)
-        self._check(library().gsvHookSetRules(self.handle, c_rules, len(c_rules)))
+        self._check(library().gsvHookSetRulesAt(self.handle, c_rules, len(c_rules), at_step))
 
     def begin(self, step: int, loss_scale: float = 1.0) -> None:
         self._check(library().gsvHookBegin(self.handle, step, loss_scale))

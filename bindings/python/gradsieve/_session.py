@@ -8,7 +8,7 @@ from typing import Any
 
 from gradsieve._comm import Comm
 from gradsieve._hook import Hook, StepResult, Tensor, choice
-from gradsieve.spec import Rules, canonical, rule_pairs
+from gradsieve.spec import Rules
 
 STATE_VERSION = 1
 
@@ -32,7 +32,6 @@ class Session:
         self.hook = Hook(comm, rules, **options)
         self.step = 0
         self.planned: list[Tensor] = []
-        self._next_rules: list[tuple[int, Rules]] = []
         self._waiting_state: tuple[list[bytes], str] | None = None
         self._committed = False
         self._outcome = StepResult(False, False)
@@ -51,9 +50,6 @@ class Session:
 
     def begin(self, loss_scale: float = 1.0) -> None:
         self.synchronize()
-        while self._next_rules and self._next_rules[0][0] <= self.step:
-            self.hook.set_rules(self._next_rules.pop(0)[1])
-            self._committed = False
         self.hook.begin(self.step, loss_scale)
         self.in_step = True
 
@@ -101,14 +97,12 @@ class Session:
         return True
 
     def set_rules(self, rules: Rules, at_step: int | None = None) -> None:
-        """Other rules from step `at_step` on (None: the next). The same call on all ranks."""
-        for _, spec in rule_pairs(rules):
-            canonical(spec)  # a wrong one is an error here and now
+        """Other rules from step `at_step` on (None: the next). Collective: ranks agree at once."""
         first = self.step if at_step is None else at_step
         if first < self.step:
             raise ValueError(f"at_step is {at_step}; expected {self.step}, the next step, or later")
-        self._next_rules.append((first, rules))
-        self._next_rules.sort(key=lambda entry: entry[0])
+        self.synchronize()
+        self.hook.set_rules(rules, first)
 
     def residual(self, tensor: str) -> Any:
         for known in self.planned:

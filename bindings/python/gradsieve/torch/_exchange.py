@@ -168,7 +168,11 @@ class Exchange:
         return self._session.refuse()
 
     def set_rules(self, rules: Rules, at_step: int | None = None) -> None:
-        """Other rules from step `at_step` on (None: the next). All ranks; residuals stay."""
+        """Other rules from step `at_step` on (None: the next); residuals stay.
+
+        Collective, between steps: the ranks agree at once. Where rules or steps differ, or a rank
+        refuses its own, every rank raises and the old rules hold. No part of a checkpoint.
+        """
         self._session.set_rules(rules, at_step)
 
     def stats(self, of: str = "tensors") -> list[Stats]:
