@@ -208,6 +208,33 @@ def check_what_ddp_drops_is_sent_later_C58() -> None:
             assert (most_dropped > 0.1) == is_dropped, "nothing was dropped: the test is vacuous"
 
 
+@ranks(2, 3)
+def check_what_ddp_drops_is_whole_with_a_rank_that_has_joined_C58() -> None:
+    """It brings zeros and sees no gradient; its share of what was dropped is sent all the same."""
+    size = dist.get_world_size()
+    has_joined = dist.get_rank() == size - 1
+    for last in (6, 10):  # what was dropped waits, or has been sent
+        model, ddp, state = with_unused(TOPK)
+        given, taken = torch.zeros(50).double(), torch.zeros(50).double()
+        with Join([ddp]):
+            for step in range(4 if has_joined else last):
+                ddp.zero_grad()
+                ddp(step).backward()
+                if uses_b(step):
+                    given += given_to(model.b, step)
+                if model.b.grad is not None:
+                    taken += model.b.grad
+        dropped = state.state_dict()["undelivered"].get("b", torch.zeros(50))
+        assert_same_on_all_ranks([dropped], "what DDP has dropped")
+        assert dropped.any() == (last == 6)
+        rest = state.residual("b").double() + dropped
+        dist.all_reduce(given)
+        dist.all_reduce(rest)
+        taken = gathered(taken)[0]  # of a rank that has not joined
+        lost = size * taken + rest - given
+        assert lost.abs().max() <= 10 * 2.0**-20 * given.abs().max(), lost.abs().max()
+
+
 def check_what_ddp_drops_survives_a_checkpoint_C66() -> None:
     whole, whole_ddp, whole_state = with_unused(TOPK)
     again, again_ddp, again_state = with_unused(TOPK)

@@ -11,6 +11,7 @@ import gradsieve
 import gradsieve.torch as gt
 import torch
 import torch.distributed as dist
+from gradsieve.torch._group_transport import GroupTransport
 from gradsieve.torch._undelivered import Undelivered
 from torch import nn
 from torch_models import (
@@ -347,7 +348,7 @@ def check_a_failed_initialisation_leaves_no_trace_C68() -> None:
 
 def check_what_ddp_dropped_is_not_lost_with_a_step() -> None:
     for is_exact in (True, False):
-        undelivered = Undelivered(is_exact)
+        undelivered = Undelivered(is_exact, GroupTransport(dist.group.WORLD, 20.0).notices())
         undelivered.load({"w": torch.ones(3)}, 1.0, torch.device("cpu"))
         weight = nn.Parameter(torch.zeros(3))
         for committed in (False, True):

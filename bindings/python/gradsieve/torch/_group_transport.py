@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import json
 import math
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -162,6 +164,9 @@ class GroupTransport(Transport):
         sentence = f"rank {missing[0]} does not answer: {error}"
         return GradsieveError(sentence, error.code, missing[0], error.tensor, error.field)
 
+    def notices(self) -> StoreNotices:
+        return StoreNotices(f"{self._roll}/dropped")
+
     def _absent(self, number: int) -> list[int]:
         """Ranks that do not say in time that they are here, by torch's store.
 
@@ -190,6 +195,31 @@ class GroupTransport(Transport):
     def dense_all_reduce(self, address: int, num_elements: int, dtype: int) -> None:
         memory = _memory(address, num_elements * _DTYPES[dtype].itemsize).view(_DTYPES[dtype])
         self._group(0).allreduce([memory]).wait()
+
+
+class StoreNotices:
+    """Notices in torch's store, a key for each backward pass that has one."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._left: list[str] = []
+
+    def leave(self, number: int, names: Iterable[str]) -> None:
+        store = self._store()
+        key = str(number)
+        store.set(key, json.dumps(sorted(names)))
+        store.get(key)  # an answer: it is there before this rank meets another
+        self._left.append(key)
+        while len(self._left) > 2:  # the ranks that have joined have come past it
+            store.delete_key(self._left.pop(0))
+
+    def find(self, number: int) -> list[str]:
+        store = self._store()
+        key = str(number)
+        return list(json.loads(store.get(key))) if store.check([key]) else []
+
+    def _store(self) -> PrefixStore:
+        return PrefixStore(self._prefix, dist.distributed_c10d._get_default_store())
 
 
 def comm_for(host: Comm, process_group: Any, device: Device) -> Comm:

@@ -88,7 +88,8 @@ class HookState:
             #: Exchanges run in stream order, and nothing waits for them on the host.
             self._is_ordered = comm is not self._comm
             self._session = Session(comm, rules, **options)
-        self._undelivered = Undelivered(is_exact=options["rollback"] == "exact")
+        is_exact = options["rollback"] == "exact"
+        self._undelivered = Undelivered(is_exact, self._transport.notices())
         self._outcome_known: threading.Event | None = None
         self._worker = Worker("gradsieve")
         self._layout: list[tuple[Any, ...]] = []  # as planned

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.autograd import Variable
@@ -19,16 +19,31 @@ class _Returned(NamedTuple):
     version: int  #: of the gradient when the bucket came
 
 
+class Notices(Protocol):
+    """What one rank leaves for another: never waits for anybody."""
+
+    def leave(self, number: int, names: Iterable[str]) -> None: ...
+
+    def find(self, number: int) -> list[str]: ...
+
+
 class Undelivered:
     """Means that reached no gradient, by parameter, in units of the true gradient.
 
     Where `find_unused_parameters` finds that no rank used a parameter, DDP drops what the hook has
     put into the bucket for it: what waited in residuals and was sent in this pass. Every rank keeps
     that mean, which is the same on all, and adds it to its next gradient: the next mean holds it.
+
+    A rank that has joined (`Join`) stands for zeros in the buckets of the others and sees no
+    gradient of theirs. Those leave it a notice of what DDP has dropped; it looks for that when it
+    comes back to us, which is after they have left it: they have met in a collective of DDP's since.
     """
 
-    def __init__(self, is_exact: bool) -> None:
+    def __init__(self, is_exact: bool, notices: Notices) -> None:
         self._is_exact = is_exact
+        self._notices = notices
+        self._passes = 0  # the same on all ranks
+        self._has_joined = False  # in the last pass
         self._waiting: dict[str, torch.Tensor] = {}
         self._added: set[str] = set()  # of those that wait, what the last pass has taken
         self._dropped: dict[str, torch.Tensor] = {}  # by DDP, in the last pass
@@ -37,6 +52,7 @@ class Undelivered:
 
     def settle(self, committed: bool) -> None:
         """Before the next pass: what became of the last one."""
+        self._read_notice()
         # Rolled back with "merge", the residual has what was added; with "exact", nobody has.
         if committed or not self._is_exact:
             for name in self._added:
@@ -47,6 +63,7 @@ class Undelivered:
         self._dropped.clear()
 
     def begin(self, scale: float) -> None:
+        self._passes += 1
         self._scale = scale
         self._returned.clear()
 
@@ -66,16 +83,30 @@ class Undelivered:
             # DDP's own callback comes after this one, and one that is added then comes after DDP's.
             engine.queue_callback(lambda: engine.queue_callback(self._look))
         except RuntimeError:
-            self._returned.clear()  # a rank that has joined: it has no gradients
+            self._has_joined = True  # it has no gradients
 
     def _look(self) -> None:
         for returned in self._returned:
-            if _was_taken(returned):
-                continue
-            mean = returned.part.to(torch.float32).div(self._scale)
-            if mean.is_cuda or mean.any():
-                self._dropped[returned.name] = mean
+            if not _was_taken(returned):
+                self._drop(returned)
         self._returned.clear()
+        if self._dropped:
+            self._notices.leave(self._passes, self._dropped)
+
+    def _drop(self, returned: _Returned) -> None:
+        mean = returned.part.to(torch.float32).div(self._scale)
+        if mean.is_cuda or mean.any():
+            self._dropped[returned.name] = mean
+
+    def _read_notice(self) -> None:
+        if not self._has_joined:
+            return
+        dropped = set(self._notices.find(self._passes))
+        for returned in self._returned:
+            if returned.name in dropped:
+                self._drop(returned)
+        self._returned.clear()
+        self._has_joined = False
 
     def state(self) -> dict[str, torch.Tensor]:
         return {name: mean.cpu() for name, mean in self._waiting.items()}
@@ -85,6 +116,8 @@ class Undelivered:
         self._waiting = {name: mean.to(device) * factor for name, mean in state.items()}
         self._added.clear()
         self._dropped.clear()
+        self._returned.clear()
+        self._has_joined = False
 
 
 def _was_taken(returned: _Returned) -> bool:
