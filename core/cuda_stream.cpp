@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "core/device_architecture.hpp"
 #include "core/device_stream.hpp"
 
 #ifdef GRADSIEVE_HAVE_CUDA
@@ -29,6 +30,20 @@ void check(cudaError_t error, char const* what) {
 cudaStream_t stream_of(Stream stream) noexcept { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t event_of(void* handle) noexcept { return static_cast<cudaEvent_t>(handle); }
 
+void check_architecture(int device) {
+  int major = 0;
+  int minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
+  if (architectures_run_on(GSV_CUDA_ARCHITECTURES, 10 * major + minor)) return;
+  std::string const found = std::to_string(10 * major + minor);
+  throw Error(Code::unsupported, "device " + std::to_string(device) + " is of architecture " +
+                                     found +
+                                     ", and this library has kernels for " GSV_CUDA_ARCHITECTURES
+                                     "; build it with -D CMAKE_CUDA_ARCHITECTURES=" +
+                                     found);
+}
+
 }  // namespace
 
 OwnStream::OwnStream(Stream beside) {
@@ -36,6 +51,7 @@ OwnStream::OwnStream(Stream beside) {
   int device = 0;
   check(cudaGetDevice(&before), "device");
   check(cudaStreamGetDevice(stream_of(beside), &device), "device of a stream");
+  check_architecture(device);
   check(cudaSetDevice(device), "device");
   cudaStream_t made = nullptr;
   cudaError_t const error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);

@@ -10,6 +10,7 @@
 namespace gradsieve {
 
 /// A stream of the device that `beside` belongs to, which waits for no other stream by itself.
+/// Making one throws Error(unsupported) where the kernels of this build do not run on the device.
 class OwnStream {
  public:
   explicit OwnStream(Stream beside);

@@ -1,12 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device gradients over a transport of host memory: through pinned memory, on the progress thread.
+#include <atomic>
+
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
 #include "tests/support/rank_runner.hpp"
+#include "tests/support/test_transports.hpp"
 
 namespace gradsieve::testing {
 namespace {
+
+/// A transport that, like an MPI without GPUs, would read what it is given as host memory.
+class HostOnlyTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  Status send(Channel channel, int peer, std::uint32_t tag, ConstBytes bytes,
+              Request& request) noexcept override {
+    look_at(bytes.data());
+    return inner_.send(channel, peer, tag, bytes, request);
+  }
+  Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes,
+                 Request& request) noexcept override {
+    look_at(bytes.data());
+    return inner_.receive(channel, peer, tag, bytes, request);
+  }
+  [[nodiscard]] int num_messages() const noexcept { return num_messages_; }
+  [[nodiscard]] int num_of_devices() const noexcept { return num_of_devices_; }
+
+ private:
+  void look_at(void const* bytes) noexcept {
+    ++num_messages_;
+    cudaPointerAttributes found = {};
+    if (cudaPointerGetAttributes(&found, bytes) != cudaSuccess ||
+        found.type == cudaMemoryTypeDevice)
+      ++num_of_devices_;
+  }
+
+  std::atomic<int> num_messages_ = 0;
+  std::atomic<int> num_of_devices_ = 0;
+};
+
+// 1000 ones and 1000 twos on two devices: 3 everywhere, and no pointer of a device leaves the hook.
+TEST(HookStaged, MpienvC75APlainTransportNeverSeesADevicePointer) {
+  for (std::string const spec : {"none", "bf16", "topk(density=1) ; exchange=gather"}) {
+    SCOPED_TRACE(spec);
+    test::run_ranks(2, [&](Transport& inner) {
+      HostOnlyTransport transport(inner);
+      ASSERT_FALSE(transport.traits().device_memory);
+      HookOptions options = options_for(spec);
+      options.op = ReduceOp::sum;
+      CudaHookRank rank(transport, options, one_bucket_each({1000}));
+      GradientOf const ones_and_twos = [](int r, std::uint64_t, std::string const&,
+                                          std::uint64_t count) {
+        return std::vector<float>(count, static_cast<float>(r + 1));
+      };
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        ASSERT_TRUE(rank.attempt(step, ones_and_twos).result.committed);
+        EXPECT_EQ(rank.all_results(), std::vector<float>(1000, 3.0F));
+      }
+      EXPECT_GT(transport.num_messages(), 6);
+      EXPECT_EQ(transport.num_of_devices(), 0);
+    });
+  }
+}
 
 void expect_like_cpu(int world_size, HookCase const& c) {
   LocalGroup host(world_size);
