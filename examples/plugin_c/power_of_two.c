@@ -131,6 +131,7 @@ static const gsvParamInfo_t kParams[] = {
      .summary =
          "Elements this far below the largest are dropped; rounded up to 8, 16, 32, 64, 126."}};
 
+// [tag: export]
 GSV_PLUGIN_EXPORT gsv_plugin_v1x = {
     .abi_version = GSV_PLUGIN_ABI_VERSION,
     .struct_size = sizeof(gsvPluginV1x_t),
@@ -151,3 +152,4 @@ GSV_PLUGIN_EXPORT gsv_plugin_v1x = {
     .encode_with_residual = encode_with_residual,
     .decode_add = decode_add,
 };
+// [end: export]
