@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "comm/exchange/shards.hpp"
 #include "comm/hook_impl.hpp"
 #include "comm/stopwatch.hpp"
 
@@ -24,6 +25,31 @@ exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
   return data;
 }
 
+/// What this rank hands to the transport in a round, if all is as planned.
+std::uint64_t Hook::Impl::bytes_as_encoded(Round const& round) const noexcept {
+  auto const own = static_cast<std::size_t>(transport->rank());
+  std::uint64_t const others = static_cast<std::uint64_t>(transport->world_size()) - 1;
+  switch (round.exchange) {
+    case ExchangeKind::gather:
+      return others * round.letters[0].length;
+    case ExchangeKind::sum: {
+      std::uint64_t const width = size_of(round.sum_dtype);
+      std::uint64_t const count = round.letters[0].length / width;
+      std::uint64_t const shard =
+          exchange::shard_range(count, 1, transport->world_size(), transport->rank())
+              .num_elements();
+      return (count - shard + others * shard) * width;
+    }
+    case ExchangeKind::shard_sum: {
+      std::uint64_t total = others * round.owned.length;
+      for (std::size_t q = 0; q < round.letters.size(); ++q)
+        total += q == own ? 0 : round.letters[q].length;
+      return total;
+    }
+  }
+  return 0;
+}
+
 Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
   TraceRange range(observer.get(), "exchange", parcel.bucket);
   Clock::time_point const start = Clock::now();
@@ -33,15 +59,21 @@ Status Hook::Impl::exchange_round(Parcel& parcel, int round) noexcept {
   if (round == parcel.last_round() && parcel.status.ok()) clear_accumulators(parcel);
 
   Round const& r = parcel.rounds[static_cast<std::size_t>(round)];
-  Status const status = device                               ? exchange_on_device(parcel, round)
-                        : r.exchange == ExchangeKind::gather ? exchange_gather(parcel, round)
-                        : r.exchange == ExchangeKind::sum    ? exchange_sum(parcel, round)
-                                                             : exchange_shards(parcel, round);
+  Status status = device                               ? exchange_on_device(parcel, round)
+                  : r.exchange == ExchangeKind::gather ? exchange_gather(parcel, round)
+                  : r.exchange == ExchangeKind::sum    ? exchange_sum(parcel, round)
+                                                       : exchange_shards(parcel, round);
 
-  parcel.wire_bytes += transport->counters().bytes_sent - bytes_before;
-  range.set_bytes(transport->counters().bytes_sent - bytes_before);
+  std::uint64_t const num_bytes = transport->counters().bytes_sent - bytes_before;
+  parcel.wire_bytes += num_bytes;
+  range.set_bytes(num_bytes);
   double const elapsed = std::chrono::duration<double>(Clock::now() - start).count();
   parcel.exchange_seconds += elapsed - (inner() - inner_before);
+  if (options.strict && !device && status.ok() && num_bytes != bytes_as_encoded(r)) {
+    status = {Code::transport_error,
+              "strict mode: the transport was handed other bytes than were encoded for it"};
+    blame(parcel, status, transport->rank(), "bytes");
+  }
   if (!status.ok()) {
     step_failed = true;
     blame(parcel, status, data.blamed_rank, "exchange");

@@ -117,6 +117,7 @@ struct Hook::Impl : DeviceOwner, Layout {
               Letter const& letter, PayloadHeader& header) noexcept;
   Status decode_letter(Parcel& parcel, int round, Letter const& letter, bool owned, int sender,
                        ConstBytes payload, double weight, bool into_shard) noexcept;
+  [[nodiscard]] std::uint64_t bytes_as_encoded(Round const& round) const noexcept;
   Status exchange_gather(Parcel& parcel, int round) noexcept;
   Status exchange_sum(Parcel& parcel, int round) noexcept;
   Status exchange_shards(Parcel& parcel, int round) noexcept;

@@ -102,6 +102,24 @@ TEST(Ratio, RatioC83CountsValuesIndicesScalesAndHeaders) {
   });
 }
 
+TEST_P(HookBytes, StrictModeFindsNothingWrong) {
+  for (int const world_size : {1, 2, 5}) {
+    test::run_ranks(world_size, [&](Transport& transport) {
+      HookOptions options = options_for(GetParam().spec);
+      options.strict = true;
+      Layout const layout = one_bucket_each({3000, 40});
+      try {
+        Hook(transport, options).plan(layout.tensors, layout.buckets);
+      } catch (Error const& error) {  // on all ranks: here compression would lose
+        ASSERT_NE(std::string(error.what()).find("stand aside"), std::string::npos);
+        return;
+      }
+      HookRank rank(transport, options, layout);
+      for (std::uint64_t step = 0; step < 4; ++step) rank.step(step);
+    });
+  }
+}
+
 TEST(Ratio, RatioC84HalvesTravelAsHalves) {
   constexpr std::uint64_t kCount = 1'000'000;
   for (char const* spec : {"fp16", "fp16 ; exchange=gather", "fp16 ; exchange=two_shot", "bf16"}) {
@@ -223,6 +241,42 @@ TEST(StandAside, StrictModeRefusesInsteadAtPlanTime) {
     Hook hook(transport, options);
     EXPECT_THROW(hook.plan(layout.tensors, layout.buckets), Error);
   });
+}
+
+/// Says that it was handed a byte more a message.
+class MiscountingTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  [[nodiscard]] TransportCounters counters() const noexcept override {
+    TransportCounters counters = inner_.counters();
+    counters.bytes_sent += counters.messages_sent;
+    return counters;
+  }
+};
+
+TEST(Testing, TestingC86StrictModeFailsAStepWhoseBytesAreOthers) {
+  for (char const* spec : {"topk(density=0.01) | int8 ; feedback=residual",
+                           "int8 ; feedback=residual", "randomk(density=0.1)", "none"}) {
+    for (bool const is_strict : {false, true}) {
+      SCOPED_TRACE(spec);
+      test::run_ranks(3, [&](Transport& inner) {
+        MiscountingTransport miscounting(inner);
+        bool const is_odd = inner.rank() == 1;
+        Transport& transport = is_odd ? static_cast<Transport&>(miscounting) : inner;
+        HookOptions options = options_for(spec);
+        options.strict = is_strict;
+        HookRank rank(transport, options, one_bucket_each({1000}));
+        StepResult const result = rank.attempt(0, heavy_tailed_of).result;
+        EXPECT_EQ(result.committed, !is_strict);
+        if (is_strict) {
+          EXPECT_EQ(rank.hook().failure().rank, 1);
+        }
+        if (is_strict && is_odd) {
+          EXPECT_EQ(rank.hook().failure().field, "bytes");
+        }
+      });
+    }
+  }
 }
 
 TEST(Testing, TestingC86AMissingBackendIsAnErrorAtPlanTime) {
