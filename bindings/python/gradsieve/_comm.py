@@ -11,7 +11,6 @@ from gradsieve._library import library
 from gradsieve._transport import Table, Transport
 from gradsieve.errors import check
 
-
 NCCL_ID_BYTES = 128
 
 

@@ -49,7 +49,7 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._own = torch.cuda.Stream(device)
+        self._own = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
         self.stream: int | None = self._own.cuda_stream
 
     def fork(self) -> None:

@@ -67,6 +67,7 @@ class GroupTransport(Transport):
         super().__init__(dist.get_rank(process_group), len(ranks))
         # Our own deadlines come first; gloo's is for what nobody waits for.
         limit = datetime.timedelta(seconds=4 * timeout + 60)
+        self._groups: list[Any]
         if len(ranks) == dist.get_world_size():
             self._groups = [dist.new_group(timeout=limit, backend="gloo") for _ in range(2)]
         else:

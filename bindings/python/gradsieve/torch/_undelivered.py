@@ -35,8 +35,8 @@ class Undelivered:
     that mean, which is the same on all, and adds it to its next gradient: the next mean holds it.
 
     A rank that has joined (`Join`) stands for zeros in the buckets of the others and sees no
-    gradient of theirs. Those leave it a notice of what DDP has dropped; it looks for that when it
-    comes back to us, which is after they have left it: they have met in a collective of DDP's since.
+    gradient of theirs. Those leave it a notice of what DDP has dropped. It looks for that when it
+    comes back to us, and that is late enough: all have met in a collective of DDP's since.
     """
 
     def __init__(self, is_exact: bool, notices: Notices) -> None:
@@ -127,5 +127,3 @@ def _was_taken(returned: _Returned) -> bool:
     if gradient._version != returned.version:
         return True
     return gradient.data_ptr() == returned.part.data_ptr()  # gradient_as_bucket_view
-
-
