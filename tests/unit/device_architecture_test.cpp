@@ -12,11 +12,11 @@ TEST(DeviceArchitecture, AbiC79MachineCodeRunsOnTheSameMajorVersionAndPtxOnLater
     int device;
     bool runs;
   } const cases[] = {
-      {"80-real,90", 75, false},  {"80-real,90", 80, true},   {"80-real,90", 86, true},
-      {"80-real,90", 90, true},   {"80-real,90", 100, true},  {"80-real,90", 120, true},
-      {"80-real", 90, false},     {"80-real", 89, true},      {"86-real", 80, false},
-      {"80-virtual", 75, false},  {"80-virtual", 90, true},   {"90", 80, false},
-      {"100-real", 90, false},    {"100-real", 103, true},    {"100-real", 120, false},
+      {"80-real,90", 75, false},      {"80-real,90", 80, true},  {"80-real,90", 86, true},
+      {"80-real,90", 90, true},       {"80-real,90", 100, true}, {"80-real,90", 120, true},
+      {"80-real", 90, false},         {"80-real", 89, true},     {"86-real", 80, false},
+      {"80-virtual", 75, false},      {"80-virtual", 90, true},  {"90", 80, false},
+      {"100-real", 90, false},        {"100-real", 103, true},   {"100-real", 120, false},
       {"75-real,90-real", 80, false}, {"", 80, false},
   };
   for (auto const& c : cases)
