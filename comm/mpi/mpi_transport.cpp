@@ -16,10 +16,6 @@ namespace gradsieve {
 
 namespace {
 
-/// From this length on, sends to several ranks take turns, for at most kTurn each.
-constexpr int kLongBytes = 1 << 20;
-constexpr std::chrono::milliseconds kTurn{500};
-
 /// How long after its deadline a receive may take to end the chunk that is just coming in.
 constexpr std::chrono::milliseconds kChunkGrace{100};
 
@@ -36,25 +32,28 @@ Status refuse(Request& request, Status status) noexcept {
 
 /// A chunk that is just coming in gets a little longer: it cannot be taken back.
 bool is_late(MpiOperation const& operation, Deadline deadline) noexcept {
-  bool const coming_in = !operation.is_send && operation.chunk != MPI_REQUEST_NULL;
+  bool const coming_in = !operation.is_send && operation.num_chunks > 0;
   Clock::time_point const now = Clock::now();
   return now >= deadline && !(coming_in && now - deadline < kChunkGrace);
 }
 
-/// Spins while an answer may be near, then lets other ranks on the same core run, then sleeps.
+/// Spins while an answer may be near, then lets other ranks on the same core run, then sleeps, the
+/// longer the longer nothing has moved.
 class Backoff {
  public:
   void pause() noexcept {
     ++count_;
     if (count_ < 50) return;
-    if (count_ < 500) {
+    if (count_ < kSleeping) {
       ::sched_yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(count_ < 5000 ? 20 : 200));
     }
   }
+  void moved() noexcept { count_ = std::min(count_, kSleeping); }
 
  private:
+  static constexpr int kSleeping = 500;
   int count_ = 0;
 };
 
@@ -139,57 +138,63 @@ void MpiTransport::poll_all() noexcept {
 
 void MpiTransport::advance(MpiOperation& operation) noexcept {
   while (!operation.blocked && !operation.finished) {
-    if (operation.chunk != MPI_REQUEST_NULL && !chunk_is_done(operation)) return;
-    if (operation.finished) return;
+    if (!retire_chunks(operation)) return;
     if (operation.last_chunk) {
+      if (operation.num_chunks > 0) return;
       bool const fits = !operation.overflow;
       finish(operation, fits ? Status{}
                              : Status{Code::capacity_exceeded,
                                       "a message is longer than the bytes that wait for it"});
       return;
     }
+    if (operation.num_chunks >= max_chunks(operation)) return;
     if (!(operation.is_send ? send_chunk(operation) : receive_chunk(operation))) return;
+    ++num_moves_;
     if (operation.last_chunk) unblock_next(operation);
   }
 }
 
-bool MpiTransport::chunk_is_done(MpiOperation& operation) noexcept {
-  int done = 0;
-  if (MPI_Test(&operation.chunk, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-    operation.chunk = MPI_REQUEST_NULL;
-    finish(operation, {Code::transport_error, "MPI reports an error of a message"});
-    return false;
-  }
-  if (done != 0) delete[] std::exchange(operation.discarded, nullptr);
-  return done != 0;
+/// How many chunks may be with MPI now. The first of a longer message goes alone: the others follow
+/// once its receiver has taken it. One that is received for nothing has a buffer to itself.
+int MpiTransport::max_chunks(MpiOperation const& operation) const noexcept {
+  bool const alone = operation.is_send
+                         ? operation.moved_bytes <= static_cast<std::uint64_t>(chunk_bytes_)
+                         : operation.overflow;
+  return alone ? 1 : MpiOperation::kChunksUnderWay;
 }
 
-// Long messages to several ranks take turns: all at once, every rank's link would receive from all
-// others, and their packets would crowd each other out. A rank that does not take what it is sent
-// holds up the others for kTurn only.
-bool MpiTransport::link_is_busy(MpiOperation const& operation) const noexcept {
-  Clock::time_point const now = Clock::now();
-  for (MpiOperation const* other = first_; other != nullptr; other = other->next) {
-    if (other != &operation && other->peer != operation.peer && other->is_send &&
-        other->chunk != MPI_REQUEST_NULL && now - other->sent_at < kTurn) {
-      return true;
+/// Takes the chunks that are through off the ring, the oldest first; false if MPI reports an error.
+bool MpiTransport::retire_chunks(MpiOperation& operation) noexcept {
+  while (operation.num_chunks > 0) {
+    int done = 0;
+    int const error = MPI_Test(&operation.oldest_chunk(), &done, MPI_STATUS_IGNORE);
+    if (error == MPI_SUCCESS && done == 0) break;
+    operation.drop_oldest_chunk();
+    ++num_moves_;
+    if (error != MPI_SUCCESS) {
+      take_back(operation, {Code::transport_error, "MPI reports an error of a message"});
+      return false;
     }
+    if (operation.num_chunks == 0) delete[] std::exchange(operation.discarded, nullptr);
   }
-  return false;
+  return true;
 }
 
+// MPI may hold what nobody has asked for yet at its receiver, in memory that nobody has counted. So
+// the first chunk of a longer message waits until it is taken (a synchronous send). The chunks
+// themselves are below the length from which an MPI asks the receiver for each: such a question
+// stands in the queue behind what flows the other way, and both ways together would go no faster
+// than one.
 bool MpiTransport::send_chunk(MpiOperation& operation) noexcept {
   Chunk const chunk = chunk_at(operation.num_bytes, chunk_bytes_, operation.moved_bytes);
-  if (chunk.num_bytes >= kLongBytes) {
-    if (link_is_busy(operation)) return false;
-    operation.sent_at = Clock::now();
-  }
-  if (MPI_Isend(operation.content + chunk.offset_bytes, chunk.num_bytes, MPI_BYTE, operation.peer,
-                operation.tag, communicator(operation.channel), &operation.chunk) != MPI_SUCCESS) {
-    operation.chunk = MPI_REQUEST_NULL;
-    finish(operation, {Code::transport_error, "MPI_Isend failed"});
+  auto const start = chunk.offset_bytes == 0 && !chunk.last ? MPI_Issend : MPI_Isend;
+  if (start(operation.content + chunk.offset_bytes, chunk.num_bytes, MPI_BYTE, operation.peer,
+            operation.tag, communicator(operation.channel),
+            &operation.next_chunk()) != MPI_SUCCESS) {
+    take_back(operation, {Code::transport_error, "MPI cannot send a message"});
     return false;
   }
+  ++operation.num_chunks;
   operation.moved_bytes += static_cast<std::uint64_t>(chunk.num_bytes);
   operation.last_chunk = chunk.last;
   return true;
@@ -216,16 +221,17 @@ bool MpiTransport::receive_chunk(MpiOperation& operation) noexcept {
         new (std::nothrow) std::byte[static_cast<std::size_t>(chunk_bytes)];
   }
   if (error == MPI_SUCCESS && operation.overflow && target == nullptr) {
-    finish(operation,
-           {Code::out_of_memory, "no memory to put a message that is too long out of the way"});
+    take_back(operation,
+              {Code::out_of_memory, "no memory to put a message that is too long out of the way"});
     return false;
   }
-  if (error == MPI_SUCCESS) error = MPI_Imrecv(target, count, MPI_BYTE, &message, &operation.chunk);
+  if (error == MPI_SUCCESS)
+    error = MPI_Imrecv(target, count, MPI_BYTE, &message, &operation.next_chunk());
   if (error != MPI_SUCCESS) {
-    operation.chunk = MPI_REQUEST_NULL;
-    finish(operation, {Code::transport_error, "MPI cannot receive a message"});
+    take_back(operation, {Code::transport_error, "MPI cannot receive a message"});
     return false;
   }
+  ++operation.num_chunks;
   operation.moved_bytes += chunk_bytes;
   operation.last_chunk = count < chunk_bytes_;
   return true;
@@ -248,14 +254,17 @@ void MpiTransport::unblock_next(MpiOperation const& operation) noexcept {
   }
 }
 
-/// Ends an operation whose deadline has passed. What MPI still holds is left to it.
+/// Ends an operation before its time. What MPI still holds is left to it.
 void MpiTransport::take_back(MpiOperation& operation, Status status) noexcept {
-  if (operation.chunk != MPI_REQUEST_NULL) {
+  if (operation.num_chunks > 0) {
     // Bytes of our own are given up for lost: MPI may still write them.
-    bool const own_bytes = operation.discarded != nullptr;
+    bool const own_bytes = operation.discarded != nullptr && operation.num_chunks == 1;
     (operation.is_send || own_bytes ? detached_ : entangled_)
         .store(true, std::memory_order_release);
-    MPI_Request_free(&operation.chunk);
+  }
+  while (operation.num_chunks > 0) {
+    MPI_Request_free(&operation.oldest_chunk());
+    operation.drop_oldest_chunk();
   }
   finish(operation, status);
 }
@@ -273,7 +282,9 @@ Status MpiTransport::wait(Request& request, Deadline deadline) noexcept {
   Backoff backoff;
   for (;;) {
     std::unique_lock lock(mutex_);
+    std::uint64_t const num_moves = num_moves_;
     if (!operation.finished && call.ok()) poll_all();
+    if (num_moves_ != num_moves) backoff.moved();
     bool const aborted = aborted_.load(std::memory_order_acquire);
     if (!operation.finished && (aborted || !call.ok() || is_late(operation, deadline))) {
       take_back(operation,

@@ -17,6 +17,7 @@ namespace gradsieve {
 /// A send or receive under way, in the storage of its Request. Guarded by the transport's mutex.
 struct MpiOperation {
   static constexpr std::uint32_t kStarted = 0x4d504930;
+  static constexpr int kChunksUnderWay = 32;
 
   std::uint32_t started = 0;  ///< kStarted, or the request was never handed in
   Channel channel = Channel::data;
@@ -32,15 +33,27 @@ struct MpiOperation {
   std::byte const* content = nullptr;
   std::uint64_t num_bytes = 0;    ///< of the message, or what the receive has room for
   std::uint64_t moved_bytes = 0;  ///< of the chunks done or with MPI
-  MPI_Request chunk = MPI_REQUEST_NULL;
-  Clock::time_point sent_at = {};  ///< when the chunk was handed to MPI, if it is a long one
+  std::array<MPI_Request, kChunksUnderWay> chunks;  ///< those with MPI, a ring
+  int oldest = 0;                                   ///< its place in the ring
+  int num_chunks = 0;                               ///< how many are with MPI
   Status status;
   MpiOperation* previous = nullptr;
   MpiOperation* next = nullptr;
 
+  [[nodiscard]] MPI_Request& oldest_chunk() noexcept { return chunk(0); }
+  [[nodiscard]] MPI_Request& next_chunk() noexcept { return chunk(num_chunks); }
+  void drop_oldest_chunk() noexcept {
+    oldest = (oldest + 1) % kChunksUnderWay;
+    --num_chunks;
+  }
   [[nodiscard]] bool same_stream(MpiOperation const& other) const noexcept {
     return is_send == other.is_send && channel == other.channel && peer == other.peer &&
            tag == other.tag;
+  }
+
+ private:
+  [[nodiscard]] MPI_Request& chunk(int age) noexcept {
+    return chunks[static_cast<std::size_t>((oldest + age) % kChunksUnderWay)];
   }
 };
 static_assert(sizeof(MpiOperation) <= Request::kStorageBytes);
@@ -75,8 +88,8 @@ class MpiTransport final : public Transport {
   void start(MpiOperation& operation) noexcept;
   void poll_all() noexcept;
   void advance(MpiOperation& operation) noexcept;
-  [[nodiscard]] bool chunk_is_done(MpiOperation& operation) noexcept;
-  [[nodiscard]] bool link_is_busy(MpiOperation const& operation) const noexcept;
+  [[nodiscard]] int max_chunks(MpiOperation const& operation) const noexcept;
+  [[nodiscard]] bool retire_chunks(MpiOperation& operation) noexcept;
   [[nodiscard]] bool send_chunk(MpiOperation& operation) noexcept;
   [[nodiscard]] bool receive_chunk(MpiOperation& operation) noexcept;
   void finish(MpiOperation& operation, Status status) noexcept;
@@ -98,6 +111,7 @@ class MpiTransport final : public Transport {
   std::mutex mutex_;  ///< of all that follows but the atomics
   MpiOperation* first_ = nullptr;
   MpiOperation* last_ = nullptr;
+  std::uint64_t num_moves_ = 0;  ///< chunks handed to MPI and taken back from it
   std::atomic<bool> aborted_{false};
   std::atomic<bool> entangled_{
       false};  ///< MPI may still write into bytes that their owner took back

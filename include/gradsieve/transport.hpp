@@ -31,7 +31,7 @@ struct Request {
   Status status;
   /// The transport's own: the first kStorageBytes belong to the transport that moves the bytes, the
   /// rest to one wrapped around it. Nothing in here moves while the request is under way.
-  static constexpr std::size_t kStorageBytes = 192;
+  static constexpr std::size_t kStorageBytes = 448;
   alignas(16) std::byte storage[kStorageBytes + 16] = {};
 };
 
