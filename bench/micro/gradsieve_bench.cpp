@@ -15,6 +15,7 @@
 #include "bench/micro/codec_bench.hpp"
 #include "bench/micro/index_bench.hpp"
 #include "bench/micro/peers.hpp"
+#include "bench/micro/watch_bench.hpp"
 #include "bindings/cli/plugin_option.hpp"
 
 namespace gradsieve::bench {
@@ -256,6 +257,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("command", command);
   try {
     gradsieve::bench::add_all(options);
+    gradsieve::bench::add_watch_rows();
     benchmark::RunSpecifiedBenchmarks();
   } catch (std::exception const& error) {
     std::cerr << "gradsieve-bench: " << error.what() << '\n';
