@@ -4,8 +4,9 @@
 torchrun --nproc-per-node 2 bench/convergence/torch_convergence.py --model cnn --seeds 3
 
 Trains every spec with every seed and prints one JSON line for each run and one for each spec: the
-median and range of the result over seeds, and its gap to the first spec. cnn: Fashion-MNIST, test
-accuracy in percent. transformer: characters of the King James text, loss in nats on held-out text.
+median and range of the result over seeds, and its gap to the first spec. Ranks that do not hold the
+same bits after every step end the program. cnn: Fashion-MNIST, test accuracy in percent.
+transformer: characters of the King James text, loss in nats on held-out text.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+import zlib
 
 import gradsieve.torch as gt
 import numpy as np
@@ -132,6 +134,14 @@ class Transformer:
         return statistics.fmean(self.loss(model, draws, self.test).item() for _ in range(20))
 
 
+def digest(model: nn.Module) -> int:
+    """Of all bits of the gradients."""
+    value = 0
+    for parameter in model.parameters():
+        value = zlib.crc32(parameter.grad.contiguous().numpy().tobytes(), value)
+    return value
+
+
 def run(task: Cnn | Transformer, spec: str, seed: int, steps: int) -> dict[str, object]:
     torch.manual_seed(seed)
     ddp = DistributedDataParallel(task.network())
@@ -142,11 +152,13 @@ def run(task: Cnn | Transformer, spec: str, seed: int, steps: int) -> dict[str, 
         ddp.register_comm_hook(state, gt.hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=task.rate, momentum=0.9)
     draws = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+    digests = []  # of what each step gave, to compare with the other ranks'
     begun = time.monotonic()
     for _ in range(steps):
         loss = task.loss(ddp, draws)
         optimizer.zero_grad()
         loss.backward()
+        digests.append(digest(ddp))
         nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
         optimizer.step()
     seconds = time.monotonic() - begun
@@ -157,6 +169,11 @@ def run(task: Cnn | Transformer, spec: str, seed: int, steps: int) -> dict[str, 
     if state is not None:
         sent = sum(stats.total_wire_bytes for stats in state.stats()) // steps
         state.close()
+    everywhere = [digests] * dist.get_world_size()
+    dist.all_gather_object(everywhere, digests)
+    for step, of_ranks in enumerate(zip(*everywhere)):
+        if len(set(of_ranks)) > 1:
+            raise SystemExit(f"{spec}, seed {seed}: ranks hold different bits after step {step}")
     record = {"spec": spec, "seed": seed, "steps": steps, "result": round(result, 4)}
     return {**record, "bytes_per_step": sent, "dense_bytes": dense, "seconds": round(seconds, 1)}
 
