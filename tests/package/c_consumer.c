@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank, one step, through an installed libgsv.so.
+// One rank, one step, through an installed libgsv.so; and what it says of GPUs, where there are none.
 #include <stdio.h>
 
 #include "gradsieve/gradsieve.h"
@@ -11,6 +11,36 @@
       return 1;                                              \
     }                                                        \
   } while (0)
+
+/// Without a GPU, a driver or NCCL that is a sentence, and nothing worse. 0 if so.
+static int ask_for_devices(void) {
+  gsvContextConfig_t config = GSV_INIT(gsvContextConfig_t);
+  config.backend = gsvBackendCuda;
+  gsvContext_t context = NULL;
+  gsvComm_t comm = NULL;
+  gsvHook_t hook = NULL;
+  gsvRule_t rule = GSV_INIT(gsvRule_t);
+  rule.spec = "int8";
+  gsvHookOptions_t options = GSV_INIT(gsvHookOptions_t);
+  options.rules = &rule;
+  options.num_rules = 1;
+  TRY(gsvCommInitLocal(&comm, 1));
+  gsvResult_t cuda = gsvContextCreate(&context, &config);
+  if (cuda == gsvSuccess) cuda = gsvHookCreate(&hook, comm, &options, context);
+  printf("cuda: %s%s%s\n", gsvGetResultName(cuda), cuda == gsvSuccess ? "" : ", ",
+         cuda == gsvSuccess ? "" : gsvGetLastError());
+  char id[GSV_NCCL_ID_BYTES];
+  gsvResult_t const nccl = gsvNcclGetUniqueId(id);
+  printf("nccl: %s%s%s\n", gsvGetResultName(nccl), nccl == gsvSuccess ? "" : ", ",
+         nccl == gsvSuccess ? "" : gsvGetLastError());
+  TRY(gsvHookDestroy(hook));
+  TRY(gsvCommDestroy(comm));
+  TRY(gsvContextDestroy(context));
+  int const cuda_is_told = cuda == gsvSuccess || cuda == gsvNotBuilt || cuda == gsvDeviceError;
+  int const nccl_is_told = nccl == gsvSuccess || nccl == gsvNotBuilt || nccl == gsvUnsupported ||
+                           nccl == gsvDeviceError || nccl == gsvTransportError;
+  return cuda_is_told && nccl_is_told ? 0 : 1;
+}
 
 int main(void) {
   gsvContext_t context = NULL;
@@ -44,5 +74,6 @@ int main(void) {
   TRY(gsvContextDestroy(context));
   printf("gradsieve %s: %g %g %g %g\n", gsvGetVersionText(), gradient[0], gradient[1], gradient[2],
          gradient[3]);
-  return result.committed && gradient[1] == -8.0f && gradient[3] == 0.0f ? 0 : 1;
+  if (!result.committed || gradient[1] != -8.0f || gradient[3] != 0.0f) return 1;
+  return ask_for_devices();
 }

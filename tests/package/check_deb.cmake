@@ -35,7 +35,7 @@ if(cuda_dir)
   set(depends_libgsv0-mpi "libopenmpi, as not asked")
 endif()
 if(NOT depends_libgsv0 MATCHES "libc6" OR NOT depends_libgsv0 MATCHES "libzstd1"
-   OR depends_libgsv0 MATCHES "mpi|torch|json")
+   OR depends_libgsv0 MATCHES "mpi|torch|json|cud|nccl")
   message(FATAL_ERROR "libgsv0 depends on: ${depends_libgsv0}")
 endif()
 if(NOT depends_libgradsieve-dev MATCHES "libgsv0 \\(= ${version}\\)")
