@@ -185,7 +185,12 @@ Status Pipeline::do_encode(ExecContext const& ctx, int round, TensorInfo const& 
     return encode_own(ctx, piece, corrected, {.in = {}, .out = copy, .carry = 1.0F}, state, body);
   }
   kernels::copy(ctx, std::as_bytes(corrected), std::as_writable_bytes(copy));
-  return encode_shared(ctx, piece, copy, state, body);
+  return encode_shared(
+      ctx, piece, copy,
+      [&](std::span<std::uint32_t const> indices, std::span<float> values) {
+        kernels::take(ctx, indices, granularity(), copy, values);
+      },
+      state, body);
 }
 
 Status Pipeline::do_encode_f64(ExecContext const& ctx, TensorInfo const& piece,
@@ -216,9 +221,23 @@ Status Pipeline::do_encode_with_residual(ExecContext const& ctx, int round, Tens
     return status;
   }
   if (!shared_) return encode_own(ctx, piece, gradient, residual, state, body);
-  if (round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
-  if (round < values_round()) return sparsifier_->propose(ctx, piece, residual.out, state, body);
-  return encode_shared(ctx, piece, residual.out, state, body);
+  if (round < values_round()) {
+    if (round == 0) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
+    return sparsifier_->propose(ctx, piece, residual.out, state, body);
+  }
+  bool corrected = round > 0;
+  Status const status = encode_shared(
+      ctx, piece, residual.out,
+      [&](std::span<std::uint32_t const> indices, std::span<float> values) {
+        if (corrected) return kernels::take(ctx, indices, granularity(), residual.out, values);
+        raise_flags(
+            ctx, kernels::compensate_take(ctx, gradient, residual, indices, granularity(), values));
+        corrected = true;
+      },
+      state, body);
+  // An encode that failed leaves c.
+  if (!corrected) raise_flags(ctx, kernels::compensate(ctx, gradient, residual));
+  return status;
 }
 
 Status Pipeline::do_absorb(ExecContext const& ctx, int round, TensorInfo const& piece,

@@ -6,6 +6,7 @@
 #include "gradsieve/registry.hpp"
 
 #include "compressors/sparse_body.hpp"
+#include "core/function_ref.hpp"
 
 namespace gradsieve {
 
@@ -73,8 +74,10 @@ class Pipeline final : public Compressor {
   // --- encoding ---
   Status encode_own(ExecContext const& ctx, TensorInfo const& piece, ConstTensorView gradient,
                     ResidualView residual, StateView state, Body body) const noexcept;
+  /// Moves the values at the indices out of c.
+  using TakeShared = FunctionRef<void(std::span<std::uint32_t const>, std::span<float> values)>;
   Status encode_shared(ExecContext const& ctx, TensorInfo const& piece, std::span<float> corrected,
-                       StateView state, Body body) const noexcept;
+                       TakeShared take, StateView state, Body body) const noexcept;
   Status encode_values(ExecContext const& ctx, TensorInfo const& piece, SparseView const& selection,
                        std::span<float> residual, Body body) const noexcept;
   [[nodiscard]] bool take_room(ExecContext const& ctx, TensorInfo const& piece,

@@ -42,7 +42,7 @@ Status Pipeline::encode_own(ExecContext const& ctx, TensorInfo const& piece,
 }
 
 Status Pipeline::encode_shared(ExecContext const& ctx, TensorInfo const& piece,
-                               std::span<float> corrected, StateView state,
+                               std::span<float> corrected, TakeShared take, StateView state,
                                Body body) const noexcept {
   SparseView selection;
   if (!take_room(ctx, piece, selection)) return kWorkspaceTooSmall;
@@ -57,8 +57,7 @@ Status Pipeline::encode_shared(ExecContext const& ctx, TensorInfo const& piece,
   } else {
     selection.num_values = num_selected(indices, granularity(), piece.num_elements);
   }
-  kernels::take(ctx, indices, granularity(), corrected,
-                selection.values.first(selection.num_values));
+  take(indices, selection.values.first(selection.num_values));
   kernels::count_selection(ctx, selection, universe(piece));
   Status const status =
       sums_values_

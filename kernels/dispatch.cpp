@@ -147,6 +147,13 @@ void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, 
   run(GRADSIEVE_BACKENDS(take), ctx, indices, granularity, x, values);
 }
 
+Flags compensate_take(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                      IndexSpan indices, std::uint64_t granularity,
+                      std::span<float> values) noexcept {
+  return run(GRADSIEVE_BACKENDS(compensate_take), ctx, gradient, residual, indices, granularity,
+             values);
+}
+
 void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity,
                  std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {

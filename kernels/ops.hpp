@@ -138,6 +138,10 @@ using RandomkFn = void(ExecContext const&, PhiloxKey const&, StepValue<std::uint
 /// values ← x at the selection's indices (blocks of `granularity`), x ← +0 there.
 using TakeFn = void(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
                     std::span<float> x, std::span<float> values) noexcept;
+/// CompensateFn, then TakeFn of residual.out: of a set that is known before c is.
+using CompensateTakeFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                               IndexSpan indices, std::uint64_t granularity,
+                               std::span<float> values) noexcept;
 
 /// accumulator[index] ← accumulator[index] + weight·value. Indices were checked by the caller.
 using ScatterAddFn = void(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
@@ -267,6 +271,7 @@ using WriteHeaderFn = void(ExecContext const&, PayloadHeader const& header,
   BlockTopkFn block_topk;               \
   RandomkFn randomk;                    \
   TakeFn take;                          \
+  CompensateTakeFn compensate_take;     \
   ScatterAddFn scatter_add;             \
   CheckIndicesFn check_indices;         \
   QuantizeFn quantize;                  \

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/cpu/compensate_chunks.hpp"
 #include "kernels/cpu/simd_dispatch.hpp"
 #include "kernels/ops.hpp"
 
@@ -46,6 +47,28 @@ void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, 
   for_selected(ctx, indices.valid(), granularity, x, [=](std::uint64_t i, std::uint64_t position) {
     values[position] = x[i];
     x[i] = 0.0F;
+  });
+}
+
+// The elements are still in the cache when they are taken.
+Flags compensate_take(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                      IndexSpan index_set, std::uint64_t granularity,
+                      std::span<float> values) noexcept {
+  if (granularity != 1) {
+    Flags const flags = cpu::compensate(ctx, gradient, residual);
+    cpu::take(ctx, index_set, granularity, residual.out, values);
+    return flags;
+  }
+  auto const indices = index_set.valid();
+  auto const position_of = [&](std::uint64_t element) {
+    return static_cast<std::uint64_t>(std::ranges::lower_bound(indices, element) - indices.begin());
+  };
+  return compensate_chunks(ctx, gradient, residual, [&](std::uint64_t begin, std::uint64_t end) {
+    std::uint64_t const last = position_of(end);
+    for (std::uint64_t j = position_of(begin); j < last; ++j) {
+      values[j] = residual.out[indices[j]];
+      residual.out[indices[j]] = 0.0F;
+    }
   });
 }
 

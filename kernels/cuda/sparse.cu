@@ -161,6 +161,14 @@ void take(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity, 
                         selected.head(x.data(), values.data()));
 }
 
+Flags compensate_take(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                      IndexSpan indices, std::uint64_t granularity,
+                      std::span<float> values) noexcept {
+  Flags const flags = cuda::compensate(ctx, gradient, residual);
+  cuda::take(ctx, indices, granularity, residual.out, values);
+  return flags;
+}
+
 void scatter_add(ExecContext const& ctx, IndexSpan indices, std::uint64_t granularity,
                  std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {

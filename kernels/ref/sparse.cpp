@@ -11,6 +11,14 @@ void take(ExecContext const&, IndexSpan indices, std::uint64_t granularity, std:
   take_selected(indices.valid(), granularity, x, values);
 }
 
+Flags compensate_take(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                      IndexSpan indices, std::uint64_t granularity,
+                      std::span<float> values) noexcept {
+  Flags const flags = ref::compensate(ctx, gradient, residual);
+  ref::take(ctx, indices, granularity, residual.out, values);
+  return flags;
+}
+
 void scatter_add(ExecContext const&, IndexSpan indices, std::uint64_t granularity,
                  std::span<float const> values, float weight,
                  std::span<float> accumulator) noexcept {

@@ -144,6 +144,47 @@ TEST_P(Feedback, TakeAndScatterAddAreEquivalentToRef) {
   }
 }
 
+TEST_P(Feedback, CompensateTakeIsEquivalentToRef) {
+  for (std::size_t const n : kElementCounts) {
+    for (std::uint64_t const granularity : {1ULL, 7ULL}) {
+      std::uint64_t const draw = mix64(n) + granularity;
+      DType const dtype = std::array{DType::f32, DType::f16, DType::bf16}[draw % 3];
+      auto const stored = stored_as(dtype, kept_gradient(GetParam(), n));
+      auto const before = draw % 4 == 0 ? std::vector<float>{} : finite_gradient(GetParam(), n, 2);
+      // None, and some with the first and the last element among them.
+      std::uint64_t const num_blocks = n / granularity;
+      auto indices = some_indices(num_blocks, draw % 5 == 0 ? 0 : (num_blocks + 2) / 3);
+      if (!indices.empty()) {
+        indices.front() = 0;
+        indices.back() = static_cast<std::uint32_t>(num_blocks - 1);
+      }
+      std::vector<float> expected(n);
+      std::vector<float> expected_values(indices.size() * granularity);
+      auto const flags =
+          kernels::ref::compensate_take({}, {stored.data(), n, dtype}, {before, expected, 0.5F},
+                                        indices, granularity, expected_values);
+      for (Way const& way : ways_of(draw)) {
+        ForcedTarget const forced(way.target);
+        Guarded<std::byte> gradient(stored, way.offset_elements * size_of(dtype));
+        Guarded<float> in(before, way.offset_elements * 4);
+        Guarded<float> apart(n, way.offset_elements * 4);
+        Guarded<float>& out = way.in_place && !before.empty() ? in : apart;
+        Guarded<float> values(expected_values.size(), way.offset_elements * 4);
+
+        auto const found = kernels::cpu::compensate_take(
+            context_of(way), {gradient.span().data(), n, dtype}, {in.span(), out.span(), 0.5F},
+            indices, granularity, values.span());
+
+        SCOPED_TRACE(way.text() + ", " + std::string(dtype_name(dtype)));
+        ASSERT_TRUE(same_bits(expected, out.span()));
+        ASSERT_TRUE(same_bits(expected_values, values.span()));
+        ASSERT_TRUE(out.intact() && values.intact());
+        ASSERT_EQ(flags, found);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Feedback, ::testing::ValuesIn(kAllShapes), param_name);
 
 TEST(Indices, RandomkIsEquivalentToRef) {

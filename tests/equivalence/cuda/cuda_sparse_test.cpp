@@ -71,6 +71,42 @@ TEST(CudaTakeAndScatterAdd, AreEquivalentToRef) {
   }
 }
 
+TEST(CudaCompensateTake, IsEquivalentToRef) {
+  for (CudaCase const& c : cuda_cases()) {
+    std::uint64_t const granularity = granularity_of(c);
+    SCOPED_TRACE(c.text() + "; granularity " + std::to_string(granularity));
+    Indices const indices = chosen_blocks(c, granularity);
+    std::uint64_t const universe = (c.num_elements + granularity - 1) / granularity;
+    std::size_t const num_values =
+        indices.empty() ? 0
+                        : indices.size() * granularity - (universe * granularity - c.num_elements);
+    auto const stored = stored_as(c.dtype, make_gradient(c.shape, c.num_elements));
+    auto const before = finite_values(c, 2);
+    std::vector<float> expected(c.num_elements);
+    std::vector<float> expected_values(num_values);
+    auto const flags = kernels::ref::compensate_take({}, {stored.data(), c.num_elements, c.dtype},
+                                                     {before, expected, 0.5F}, indices, granularity,
+                                                     expected_values);
+    CudaStep step;
+    OnDevice<std::byte> const gradient(step, stored, c.offset_elements * size_of(c.dtype));
+    OnDevice<float> const residual(step, before, c.residual_offset * 4);
+    OnDevice<std::uint32_t> const device_indices(step, indices, c.offset_elements * 4);
+    OnDevice<float> const values(step, std::vector<float>(num_values, 7));
+
+    auto const returned =
+        kernels::cuda::compensate_take(step.context(), {gradient.data(), c.num_elements, c.dtype},
+                                       {residual.span(), residual.span(), 0.5F},
+                                       device_indices.span(), granularity, values.span());
+
+    ASSERT_TRUE(went_well(step));
+    ASSERT_TRUE(same_bytes(expected, residual.read()));
+    ASSERT_TRUE(same_bytes(expected_values, values.read()));
+    ASSERT_TRUE(residual.intact() && values.intact());
+    ASSERT_EQ(returned, 0U);
+    ASSERT_EQ(step.read_words().flags, flags);
+  }
+}
+
 TEST(CudaScatterAdd, SkipsIndicesOutOfBounds) {
   CudaStep step;
   Indices const wrong = {1, 8, 0xffffffffU, 3};
