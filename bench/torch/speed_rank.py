@@ -112,7 +112,9 @@ class Variant:
             "cpu": cpu,
             "encode": sum(bucket.encode_seconds for bucket in stats),
             "decode": sum(bucket.decode_seconds for bucket in stats),
-            "reduce_cpu": self.reduce_cpu_seconds,
+            "encode_cpu": sum(bucket.encode_cpu_seconds for bucket in stats),
+            "decode_cpu": sum(bucket.decode_cpu_seconds for bucket in stats),
+            "reduce_call_cpu": self.reduce_cpu_seconds,
         }
 
 
