@@ -32,16 +32,14 @@ void Hook::Impl::lay_fixed(Round& round, int index, Parcel& parcel) {
 }
 
 Status Hook::Impl::encode_fixed_letter(Parcel& parcel, int round, Letter& letter) noexcept {
-  if (letter.batch != nullptr) {
-    GRADSIEVE_RETURN_IF_ERROR(encode_batch(parcel, round, letter));
-  } else {
-    for (Piece& piece : letter.pieces) {
-      std::uint64_t written = 0;
-      Body const body(letter.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
-      GRADSIEVE_RETURN_IF_ERROR(encode_piece(parcel, round, piece, body));
-      if (written != piece.capacity_bytes)
-        return {Code::internal, "a body on a device has another length than planned"};
-    }
+  if (letter.batch != nullptr) GRADSIEVE_RETURN_IF_ERROR(encode_batch(parcel, round, letter));
+  for (Piece& piece : letter.pieces) {
+    if (piece.is_batched) continue;
+    std::uint64_t written = 0;
+    Body const body(letter.storage.subspan(piece.body_offset, piece.capacity_bytes), &written);
+    GRADSIEVE_RETURN_IF_ERROR(encode_piece(parcel, round, piece, body));
+    if (written != piece.capacity_bytes)
+      return {Code::internal, "a body on a device has another length than planned"};
   }
   GRADSIEVE_RETURN_IF_ERROR(round == 0 ? device->callers_error : device->progress_error);
   seal_fixed(parcel, round, letter, false, {});
@@ -51,9 +49,12 @@ Status Hook::Impl::encode_fixed_letter(Parcel& parcel, int round, Letter& letter
 Status Hook::Impl::encode_batch(Parcel& parcel, int round, Letter& letter) noexcept {
   Piece everything;
   everything.info.num_elements = parcel.num_elements;
-  Status const status = letter.batch->encode(encode_context(parcel, round), parcel.gradient,
-                                             residual_view(parcel, everything), letter.storage);
+  ExecContext ctx = encode_context(parcel, round);
+  ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data();
+  Status const status =
+      letter.batch->encode(ctx, parcel.gradient, residual_view(parcel, everything), letter.storage);
   for (Piece& piece : letter.pieces) {
+    if (!piece.is_batched) continue;
     piece.reached = status.ok() ? Reached::encoded : Reached::compensated;
     piece.body = letter.storage.subspan(piece.body_offset, piece.capacity_bytes);
     piece.body_bytes = status.ok() ? piece.capacity_bytes : 0;
@@ -162,8 +163,9 @@ Status Hook::Impl::sum_on_device(Parcel& parcel, int round) noexcept {
       reinterpret_cast<float const*>(r.sum.data() + static_cast<std::size_t>(letter.fixed_bytes)));
   if (!parcel.status.ok()) return {};
   if (letter.batch != nullptr)
-    return decode_batch(parcel, *letter.batch, r.sum, weight(), {}, true);
+    GRADSIEVE_RETURN_IF_ERROR(decode_batch(parcel, *letter.batch, r.sum, weight(), {}, true));
   for (Piece const& piece : letter.pieces) {
+    if (piece.is_batched) continue;
     ExecContext ctx = context(parcel, decode_workspace, decode_threads);
     ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;
     GRADSIEVE_RETURN_IF_ERROR(parcel.compressor().decode_add(
@@ -229,8 +231,10 @@ Status Hook::Impl::decode_batch(Parcel& parcel, Batch const& batch, ConstBytes b
   std::span<float> const target = !shard.empty() ? shard
                                   : is_wide      ? parcel.widened
                                                  : parcel.gradient.as<float>();
+  ExecContext ctx = context(parcel, decode_workspace, decode_threads);
+  ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data();
   GRADSIEVE_RETURN_IF_ERROR(
-      batch.decode_add(context(parcel, decode_workspace, decode_threads), bodies, factor, target,
+      batch.decode_add(ctx, bodies, factor, target,
                        is_wide ? Batch::Sums::as_residual : Batch::Sums::as_gradient, is_first));
   return device->progress_error;
 }
@@ -251,10 +255,12 @@ Status Hook::Impl::decode_fixed_letter(Parcel& parcel, int round, Letter const& 
   if (batch != nullptr) {
     // Nobody has cleared: what comes first, or alone, begins the sum.
     bool const is_first = owned || sender == 0;
-    return decode_batch(parcel, *batch, payload, factor, into_shard ? shard : std::span<float>{},
-                        is_first);
+    GRADSIEVE_RETURN_IF_ERROR(decode_batch(parcel, *batch, payload, factor,
+                                           into_shard ? shard : std::span<float>{}, is_first));
+    if (into_shard) return {};
   }
   for (Piece const& piece : letter.pieces) {
+    if (piece.is_batched) continue;
     std::size_t const count = static_cast<std::size_t>(piece.info.num_elements);
     TensorView const target =
         into_shard ? TensorView(shard.first(count)) : accumulator(parcel, piece);

@@ -3,6 +3,7 @@
 // step: the state of a plan, residuals, copies for reports.
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "comm/hook_impl.hpp"
 #include "kernels/ops.hpp"
@@ -85,32 +86,41 @@ void Hook::Impl::allocate_on_device() {
   }
 }
 
-/// Letters of several pieces, where the codec takes all of them at once.
+/// What the codec takes of a letter at once. The pieces of a shard_sum are batched all or none.
 void Hook::Impl::make_batches(Parcel& parcel) {
   Compressor const& compressor = parcel.compressor();
   if (compressor.num_rounds() != 1) return;
   ExecContext ctx = context(parcel, decode_workspace, decode_threads);
-  std::vector<BatchPiece> places;
-  auto const make = [&](Letter& letter) {
-    if (letter.pieces.size() > 1) letter.batch = compressor.make_batch(ctx, places, *memory);
-  };
   Round& round = parcel.rounds.back();
-  for (Letter& letter : round.letters) {
+  bool const is_shard_sum = round.exchange == ExchangeKind::shard_sum;
+  std::vector<BatchPiece> places;
+  auto const make = [&](Letter& letter, auto const& place_of) {
     places.clear();
-    for (Piece const& piece : letter.pieces) {
-      places.push_back({piece.info, piece.bucket_offset, piece.parcel_offset, piece.body_offset});
+    for (Piece& piece : letter.pieces) {
+      BatchPiece const place = place_of(piece);
+      piece.is_batched = compressor.is_batched(piece.info);
+      if (piece.is_batched) places.push_back(place);
     }
-    make(letter);
+    // A single piece has kernels of its own.
+    bool const is_whole = places.size() == letter.pieces.size();
+    if (places.size() > 1 && (is_whole || !is_shard_sum))
+      letter.batch = compressor.make_batch(ctx, places, *memory);
+    if (letter.batch != nullptr) return;
+    for (Piece& piece : letter.pieces) piece.is_batched = false;
+  };
+  for (Letter& letter : round.letters) {
+    make(letter, [](Piece const& piece) {
+      return BatchPiece{piece.info, piece.bucket_offset, piece.parcel_offset, piece.body_offset,
+                        piece.word};
+    });
   }
-  if (round.exchange != ExchangeKind::shard_sum) return;
-  places.clear();
-  std::uint64_t in_shard = 0;
-  for (Piece const& piece : round.owned.pieces) {
-    places.push_back({piece.info, in_shard, in_shard, piece.body_offset});
-    in_shard += piece.info.num_elements;
-  }
+  if (!is_shard_sum) return;
   ctx.owned = true;
-  make(round.owned);
+  std::uint64_t in_shard = 0;
+  make(round.owned, [&](Piece const& piece) {
+    std::uint64_t const begin = std::exchange(in_shard, in_shard + piece.info.num_elements);
+    return BatchPiece{piece.info, begin, begin, piece.body_offset, piece.word};
+  });
 }
 
 /// What the host knows between two steps, for the first step that comes.

@@ -149,11 +149,12 @@ void Hook::Impl::give_back(Parcel& parcel, std::span<float> target,
     if (letter.batch != nullptr) {
       ExecContext ctx = context(parcel, decode_workspace, decode_threads);
       ctx.only_if = only_if;
+      ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data();
       static_cast<void>(letter.batch->decode_add(ctx, letter.storage, 1.0, target,
                                                  Batch::Sums::as_residual, false));
-      continue;
     }
     for (Piece const& piece : letter.pieces) {
+      if (piece.is_batched) continue;
       ExecContext ctx = context(parcel, decode_workspace, decode_threads);
       ctx.only_if = only_if;
       ctx.piece_word = on_device.piece_words.as<std::uint64_t>().data() + piece.word;

@@ -93,7 +93,9 @@ void Hook::Impl::clear_accumulators(Parcel& parcel) noexcept {
   };
   if (!device) return for_each_stretch(parcel.lanes, clear);
   for (Letter const& letter : parcel.rounds.back().letters) {
-    if (letter.batch == nullptr) for_each_stretch(letter.pieces, clear);
+    for_each_stretch(letter.pieces, clear, [&](Piece const& piece) {
+      return !piece.is_batched || letter.batch->needs_zeros();
+    });
   }
 }
 

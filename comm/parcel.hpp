@@ -59,6 +59,7 @@ struct Piece {
   std::size_t capacity_bytes = 0;
   std::size_t body_offset = 0;   ///< in its letter, where those are laid out by capacity
   std::uint32_t word = 0;        ///< index of its step word
+  bool is_batched = false;       ///< one of its letter's batch
   std::uint64_t body_bytes = 0;  ///< of the last encode, like the next two for statistics
   std::uint64_t kept_elements = 0;
   std::uint64_t overflowed_elements = 0;
@@ -73,13 +74,14 @@ struct Piece {
 }
 
 /// Calls visit(Piece) for what parts (lanes or pieces) that follow each other in the bucket and in
-/// the parcel make up together: work on elements need not know where a tensor ends.
-template <typename Parts, typename Visit>
-void for_each_stretch(Parts const& parts, Visit const& visit) {
+/// the parcel make up together: work on elements need not know where a tensor ends. Parts that
+/// takes(part) does not want are left out.
+template <typename Parts, typename Visit, typename Takes>
+void for_each_stretch(Parts const& parts, Visit const& visit, Takes const& takes) {
   Piece stretch;
   std::uint64_t& count = stretch.info.num_elements;
   for (auto const& part : parts) {
-    if (part.info.num_elements == 0) continue;
+    if (part.info.num_elements == 0 || !takes(part)) continue;
     if (part.bucket_offset != stretch.bucket_offset + count ||
         part.parcel_offset != stretch.parcel_offset + count) {
       if (count != 0) visit(stretch);
@@ -93,6 +95,10 @@ void for_each_stretch(Parts const& parts, Visit const& visit) {
   }
   if (count != 0) visit(stretch);
 }
+template <typename Parts, typename Visit>
+void for_each_stretch(Parts const& parts, Visit const& visit) {
+  for_each_stretch(parts, visit, [](auto const&) { return true; });
+}
 
 /// In the header's `round`: a shard_sum's second payload.
 inline constexpr std::uint16_t kOwnedRound = 0x8000;
@@ -104,8 +110,8 @@ struct Letter {
   Bytes storage;
   std::size_t length = 0;         ///< bytes of storage in use
   std::uint64_t fixed_bytes = 0;  ///< behind the header, where it is laid out by capacity
-  /// All pieces at once, on a device; null: one by one. Of a shard_sum's second payload with places
-  /// in the shard, not in the bucket.
+  /// The batched pieces at once, on a device; null: there are none. Of a shard_sum's second payload
+  /// with places in the shard, not in the bucket.
   std::shared_ptr<Batch const> batch;
 
   [[nodiscard]] ConstBytes bytes() const noexcept { return storage.first(length); }

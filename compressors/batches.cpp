@@ -4,19 +4,9 @@
 #include <utility>
 
 #include "compressors/body_fields.hpp"
-#include "core/device_stream.hpp"
 
 namespace gradsieve {
 namespace {
-
-template <typename T>
-Buffer uploaded(std::vector<T> const& values, MemoryResource& memory, Stream stream) {
-  Buffer buffer(values.size() * sizeof(T), memory, stream);
-  Status status = copy_in_order(stream, values.data(), buffer.data(), buffer.num_bytes());
-  if (status.ok()) status = synchronize(stream);  // the values go
-  if (!status.ok()) throw Error(status.code(), status.message());
-  return buffer;
-}
 
 StepValue<std::uint64_t> step_of(ExecContext const& ctx) noexcept {
   return StepValue<std::uint64_t>::in_word(&ctx.words->step);
@@ -29,6 +19,14 @@ kernels::EncodedArrays arrays_of(ConstTensorView gradient, ResidualView residual
           .residual_out = residual.out.data(),
           .carry = residual.carry,
           .bodies = bodies.data()};
+}
+
+kernels::EncodedArrays arrays_of(std::span<float const> corrected, std::span<float> rest,
+                                 Bytes bodies) noexcept {
+  return {.gradient = corrected,
+          .residual_out = rest.data(),
+          .bodies = bodies.data(),
+          .is_corrected = true};
 }
 
 kernels::DecodedArrays arrays_of(ConstBytes bodies, double weight, std::span<float> accumulator,
@@ -47,10 +45,11 @@ class ValueBatch final : public Batch {
 
   Status encode(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
                 Bytes bodies) const noexcept override {
-    raise_flags(ctx, kernels::encode_values_many(ctx, segments_.table(),
-                                                 arrays_of(gradient, residual, bodies), type_,
-                                                 rounding_, step_of(ctx)));
-    return {};
+    return run(ctx, arrays_of(gradient, residual, bodies));
+  }
+  Status encode_corrected(ExecContext const& ctx, std::span<float const> corrected,
+                          std::span<float> rest, Bytes bodies) const noexcept override {
+    return run(ctx, arrays_of(corrected, rest, bodies));
   }
   Status decode_add(ExecContext const& ctx, ConstBytes bodies, double weight,
                     std::span<float> accumulator, Sums sums,
@@ -61,6 +60,12 @@ class ValueBatch final : public Batch {
   }
 
  private:
+  Status run(ExecContext const& ctx, kernels::EncodedArrays const& arrays) const noexcept {
+    raise_flags(ctx, kernels::encode_values_many(ctx, segments_.table(), arrays, type_, rounding_,
+                                                 step_of(ctx)));
+    return {};
+  }
+
   SegmentsOnDevice segments_;
   DType type_;
   kernels::Rounding rounding_;
@@ -77,10 +82,11 @@ class QuantizerBatch final : public Batch {
 
   Status encode(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
                 Bytes bodies) const noexcept override {
-    raise_flags(
-        ctx, kernels::quantize_many(ctx, segments_.table(), arrays_of(gradient, residual, bodies),
-                                    bits_, block_elements_, rounding_, step_of(ctx)));
-    return {};
+    return run(ctx, arrays_of(gradient, residual, bodies));
+  }
+  Status encode_corrected(ExecContext const& ctx, std::span<float const> corrected,
+                          std::span<float> rest, Bytes bodies) const noexcept override {
+    return run(ctx, arrays_of(corrected, rest, bodies));
   }
   Status decode_add(ExecContext const& ctx, ConstBytes bodies, double weight,
                     std::span<float> accumulator, Sums sums,
@@ -92,10 +98,48 @@ class QuantizerBatch final : public Batch {
   }
 
  private:
+  Status run(ExecContext const& ctx, kernels::EncodedArrays const& arrays) const noexcept {
+    raise_flags(ctx, kernels::quantize_many(ctx, segments_.table(), arrays, bits_, block_elements_,
+                                            rounding_, step_of(ctx)));
+    return {};
+  }
+
   SegmentsOnDevice segments_;
   int bits_;
   std::uint64_t block_elements_;
   kernels::Rounding rounding_;
+};
+
+class SignBatch final : public Batch {
+ public:
+  SignBatch(SegmentsOnDevice segments, std::uint64_t block_elements) noexcept
+      : segments_(std::move(segments)), block_elements_(block_elements) {}
+
+  Status encode(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                Bytes bodies) const noexcept override {
+    return run(ctx, arrays_of(gradient, residual, bodies));
+  }
+  Status encode_corrected(ExecContext const& ctx, std::span<float const> corrected,
+                          std::span<float> rest, Bytes bodies) const noexcept override {
+    return run(ctx, arrays_of(corrected, rest, bodies));
+  }
+  Status decode_add(ExecContext const& ctx, ConstBytes bodies, double weight,
+                    std::span<float> accumulator, Sums sums,
+                    bool is_first) const noexcept override {
+    bool const is_well = kernels::sign_add_many(
+        ctx, segments_.table(), arrays_of(bodies, weight, accumulator, sums, is_first),
+        block_elements_);
+    return is_well ? Status{} : Status{Code::corrupt_payload, "a sign body is not one"};
+  }
+
+ private:
+  Status run(ExecContext const& ctx, kernels::EncodedArrays const& arrays) const noexcept {
+    raise_flags(ctx, kernels::sign_many(ctx, segments_.table(), arrays, block_elements_));
+    return {};
+  }
+
+  SegmentsOnDevice segments_;
+  std::uint64_t block_elements_;
 };
 
 }  // namespace
@@ -136,6 +180,13 @@ std::shared_ptr<Batch const> make_quantizer_batch(ExecContext const& ctx,
   return std::make_shared<QuantizerBatch>(
       SegmentsOnDevice(ctx, std::move(segments), block_elements, memory), bits, block_elements,
       rounding);
+}
+
+std::shared_ptr<Batch const> make_sign_batch(ExecContext const& ctx,
+                                             std::vector<kernels::Segment> segments,
+                                             std::uint64_t block_elements, MemoryResource& memory) {
+  return std::make_shared<SignBatch>(
+      SegmentsOnDevice(ctx, std::move(segments), block_elements, memory), block_elements);
 }
 
 }  // namespace gradsieve

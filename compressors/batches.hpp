@@ -8,9 +8,20 @@
 
 #include "gradsieve/compressor.hpp"
 
+#include "core/device_stream.hpp"
 #include "kernels/many_ops.hpp"
 
 namespace gradsieve {
+
+/// A copy in device memory. Waits until it is there. Throws Error.
+template <typename T>
+Buffer uploaded(std::vector<T> const& values, MemoryResource& memory, Stream stream) {
+  Buffer buffer(values.size() * sizeof(T), memory, stream);
+  Status status = copy_in_order(stream, values.data(), buffer.data(), buffer.num_bytes());
+  if (status.ok()) status = synchronize(stream);  // the values go
+  if (!status.ok()) throw Error(status.code(), status.message());
+  return buffer;
+}
 
 /// A table of segments in device memory.
 class SegmentsOnDevice {
@@ -41,5 +52,11 @@ class SegmentsOnDevice {
 [[nodiscard]] std::shared_ptr<Batch const> make_quantizer_batch(
     ExecContext const& ctx, std::vector<kernels::Segment> segments, int bits,
     std::uint64_t block_elements, kernels::Rounding rounding, MemoryResource& memory);
+
+/// Sign planes; the segments have their scales_begin.
+[[nodiscard]] std::shared_ptr<Batch const> make_sign_batch(ExecContext const& ctx,
+                                                           std::vector<kernels::Segment> segments,
+                                                           std::uint64_t block_elements,
+                                                           MemoryResource& memory);
 
 }  // namespace gradsieve

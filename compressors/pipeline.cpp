@@ -4,14 +4,38 @@
 #include "compressors/pipeline.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
 
 #include "compressors/body_fields.hpp"
 #include "compressors/pipeline_parts.hpp"
+#include "compressors/sparse_batch.hpp"
+#include "core/philox.hpp"
 #include "kernels/index_forms.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
+namespace {
+
+kernels::HeldRule held_rule(SelectRule rule) noexcept {
+  switch (rule) {
+    case SelectRule::reached:
+      return kernels::HeldRule::threshold;
+    case SelectRule::blocks_l2:
+      return kernels::HeldRule::block_l2;
+    case SelectRule::blocks_linf:
+      return kernels::HeldRule::block_linf;
+    case SelectRule::drawn:
+      return kernels::HeldRule::randomk;
+    case SelectRule::largest:
+    case SelectRule::other:
+      break;
+  }
+  return kernels::HeldRule::topk;
+}
+
+}  // namespace
 
 Pipeline::Pipeline(PipelineStages stages)
     : sparsifier_(std::move(stages.sparsifier)),
@@ -164,6 +188,59 @@ std::size_t Pipeline::raw_bytes(TensorInfo const& piece, std::uint64_t num_indic
   // The larger of what hosts and devices lay out; they differ where a set need not fill its room.
   return SparseBody::bytes(values, std::max(index_->bound(universe(piece), num_indices),
                                             index_->bound(padded_universe(piece), num_indices)));
+}
+
+// --- many small pieces ---------------------------------------------------------------------------
+
+bool Pipeline::is_batched(TensorInfo const& piece) const noexcept {
+  std::uint64_t const n = piece.num_elements;
+  if (sparsifier_ == nullptr || bytes_ != nullptr || n == 0 || n > kernels::kMostHeldElements)
+    return false;
+  SelectRule const rule = sparsifier_->rule();
+  bool const goes_by_blocks = rule == SelectRule::blocks_l2 || rule == SelectRule::blocks_linf;
+  return rule != SelectRule::other &&
+         (!goes_by_blocks || universe(piece) <= kernels::kMostHeldBlocks);
+}
+
+std::shared_ptr<Batch const> Pipeline::make_batch(ExecContext const& ctx,
+                                                  std::span<BatchPiece const> pieces,
+                                                  MemoryResource& memory) const {
+  SparseBatchPlan plan;
+  plan.rule = held_rule(sparsifier_->rule());
+  auto const with_quads = [](std::uint64_t count) { return (count + 3) / 4 * 4; };
+  std::vector<BatchPiece> values;
+  for (BatchPiece const& piece : pieces) {
+    SparseBody::Fields const fields = fixed_fields(piece.info);
+    std::uint64_t const num_values = capacity_values(piece.info);
+    std::size_t const header_bytes = sums_values_ ? 0 : SparseBody::kHeaderBytes;
+    std::size_t const values_begin = piece.body_offset + header_bytes;
+    std::size_t const values_end = values_begin + static_cast<std::size_t>(fields.value_bytes);
+    plan.segments.push_back(
+        {.in_gradient = piece.in_gradient,
+         .in_residual = piece.in_residual,
+         .num_elements = piece.info.num_elements,
+         .granularity = granularity(),
+         .in_indices = plan.num_indices,
+         .in_values = plain_ ? values_begin / sizeof(float) : plan.num_values,
+         .num_values = num_values,
+         .body_begin = piece.body_offset,
+         .header_bytes = header_bytes,
+         .values_end = values_end,
+         .index_begin = fields.index_bytes == 0 ? values_end : wire::aligned(values_end),
+         .universe = padded_universe(piece.info),
+         .word = piece.word,
+         .key = shared_draw_key(ctx.seed, piece.info),
+         .header = std::bit_cast<std::array<std::uint64_t, 4>>(fields)});
+    values.push_back({.info = values_of(piece.info, num_values),
+                      .in_gradient = plan.num_values,
+                      .in_residual = plan.num_values,
+                      .body_offset = values_begin});
+    plan.num_indices += with_quads(fields.num_indices);
+    plan.num_values += with_quads(num_values);
+  }
+  if (!plain_) plan.values = values_->make_batch(ctx, values, memory);
+  if (!plain_ && plan.values == nullptr) return nullptr;
+  return make_sparse_batch(ctx, std::move(plan), memory);
 }
 
 // --- calls from outside --------------------------------------------------------------------------

@@ -53,6 +53,10 @@ class Pipeline final : public Compressor {
   [[nodiscard]] std::size_t fixed_bytes(int index, TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
                                         StepWords const& words) const noexcept override;
+  [[nodiscard]] bool is_batched(TensorInfo const& piece) const noexcept override;
+  [[nodiscard]] std::shared_ptr<Batch const> make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const override;
 
  private:
   Status do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compressors/sign.hpp"
 
+#include <array>
 #include <string>
+#include <utility>
 
+#include "compressors/batches.hpp"
 #include "compressors/body_fields.hpp"
 #include "compressors/cached_parts.hpp"
 #include "kernels/ops.hpp"
@@ -10,10 +13,12 @@
 namespace gradsieve {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 4;  // has_zeros and three zero bytes
-constexpr std::byte kHeaders[2][kHeaderBytes] = {{}, {std::byte{1}}};
+constexpr std::size_t kHeaderBytes = kernels::kSignHeader.size();  // has_zeros, three zero bytes
+constexpr std::array<std::byte, kHeaderBytes> kWithoutZeros = {};
 
-ConstBytes header_of(bool has_zeros) noexcept { return kHeaders[has_zeros ? 1 : 0]; }
+ConstBytes header_of(bool has_zeros) noexcept {
+  return has_zeros ? kernels::kSignHeader : kWithoutZeros;
+}
 
 /// Where the planes and the scales of n elements lie.
 struct Layout {
@@ -66,6 +71,17 @@ std::size_t SignCompressor::workspace_bytes(TensorInfo const& piece) const noexc
              static_cast<std::size_t>(num_blocks(piece.num_elements, block_elements_)) *
              sizeof(float)) +
          Workspace::padded(sizeof(std::uint32_t));
+}
+
+std::shared_ptr<Batch const> SignCompressor::make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const {
+  std::vector<kernels::Segment> segments = segments_of(ctx, pieces);
+  for (kernels::Segment& segment : segments) {
+    segment.scales_begin =
+        segment.codes_begin + Layout(segment.num_elements, block_elements_, true).scales_begin;
+  }
+  return make_sign_batch(ctx, std::move(segments), block_elements_, memory);
 }
 
 /// What a new body is made of while it is not known whether the plane of zeros travels: that

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include "gradsieve/registry.hpp"
 
 namespace gradsieve {
@@ -29,6 +31,9 @@ class SignCompressor final : public Compressor {
   [[nodiscard]] RoundInfo round(int index, TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t block_elements() const noexcept override { return block_elements_; }
+  [[nodiscard]] std::shared_ptr<Batch const> make_batch(ExecContext const& ctx,
+                                                        std::span<BatchPiece const> pieces,
+                                                        MemoryResource& memory) const override;
 
  private:
   Status do_encode(ExecContext const& ctx, int round, TensorInfo const& piece,

@@ -42,6 +42,12 @@ inline constexpr std::uint32_t kSharedDraw = 0xffffffffu;  ///< in place of the 
   return {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
 }
 
+/// Of a set that all ranks draw. Pieces of one tensor draw apart from each other.
+[[nodiscard]] constexpr PhiloxKey shared_draw_key(std::uint64_t seed,
+                                                  TensorInfo const& piece) noexcept {
+  return philox_key(seed, piece.id + piece.offset_elements, Purpose::select, kSharedDraw);
+}
+
 /// The four words at (block, step): counter = {block low, block high, step low, step high}.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(PhiloxKey key, std::uint64_t block,
                                                             std::uint64_t step) noexcept {

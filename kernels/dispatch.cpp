@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/many_ops.hpp"
+#include "kernels/many_sparse_ops.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/select_layout.hpp"
 #include "kernels/workspace_bytes.hpp"
@@ -289,6 +290,31 @@ bool dequantize_add_many(ExecContext const& ctx, SegmentTable const& table,
                          DecodedArrays const& arrays, int bits,
                          std::uint64_t block_elements) noexcept {
   return run(GRADSIEVE_BACKENDS(dequantize_add_many), ctx, table, arrays, bits, block_elements);
+}
+
+Flags sign_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                std::uint64_t block_elements) noexcept {
+  return run(GRADSIEVE_BACKENDS(sign_many), ctx, table, arrays, block_elements);
+}
+
+bool sign_add_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                   std::uint64_t block_elements) noexcept {
+  return run(GRADSIEVE_BACKENDS(sign_add_many), ctx, table, arrays, block_elements);
+}
+
+Flags select_many(ExecContext const& ctx, std::span<SparseSegment const> segments, HeldRule rule,
+                  EncodedArrays const& arrays, ChosenArrays const& chosen) noexcept {
+  return run(GRADSIEVE_BACKENDS(select_many), ctx, segments, rule, arrays, chosen);
+}
+
+void put_back_many(ExecContext const& ctx, std::span<SparseSegment const> segments,
+                   std::uint32_t const* indices, float const* lost, float* residual) noexcept {
+  run(GRADSIEVE_BACKENDS(put_back_many), ctx, segments, indices, lost, residual);
+}
+
+bool sparse_add_many(ExecContext const& ctx, std::span<SparseSegment const> segments,
+                     DecodedArrays const& arrays, float const* values) noexcept {
+  return run(GRADSIEVE_BACKENDS(sparse_add_many), ctx, segments, arrays, values);
 }
 
 }  // namespace gradsieve::kernels

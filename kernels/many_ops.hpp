@@ -4,6 +4,7 @@
 // call. The result is that of the kernels in ops.hpp for each segment in turn.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,9 @@ struct SegmentTable {
   std::span<std::uint32_t const> segment_of_run;
 };
 
+/// What a body of `sign` with both planes begins with.
+inline constexpr std::array<std::byte, 4> kSignHeader = {std::byte{1}};
+
 /// Gradient and residual in, bodies and residual out: the arrays that segments of an encode lie in.
 struct EncodedArrays {
   ConstTensorView gradient;
@@ -40,6 +44,8 @@ struct EncodedArrays {
   float* residual_out = nullptr;       ///< may be residual_in
   StepValue<float> carry = 1.0F;
   std::byte* bodies = nullptr;
+  /// The gradient (f32) is c already: it is not compensated, and nothing of the residual is read.
+  bool is_corrected = false;
 };
 
 /// Bodies in, sums out. A segment's sum lies at in_residual, or at in_gradient.
@@ -82,12 +88,21 @@ using QuantizeManyFn = Flags(ExecContext const&, SegmentTable const&, EncodedArr
 /// one of them is wrong.
 using DequantizeAddManyFn = bool(ExecContext const&, SegmentTable const&, DecodedArrays const&,
                                  int bits, std::uint64_t block_elements) noexcept;
+/// compensate() and sign(): at codes_begin the header of a body of `sign`, behind it both planes.
+/// block_elements is a multiple of 8; runs of that block size.
+using SignManyFn = Flags(ExecContext const&, SegmentTable const&, EncodedArrays const&,
+                         std::uint64_t block_elements) noexcept;
+/// sign_add() of those bodies; false if one of them is not one.
+using SignAddManyFn = bool(ExecContext const&, SegmentTable const&, DecodedArrays const&,
+                           std::uint64_t block_elements) noexcept;
 
-#define GRADSIEVE_KERNELS_DECLARED_HERE  \
-  EncodeValuesManyFn encode_values_many; \
-  AddValuesManyFn add_values_many;       \
-  QuantizeManyFn quantize_many;          \
-  DequantizeAddManyFn dequantize_add_many
+#define GRADSIEVE_KERNELS_DECLARED_HERE    \
+  EncodeValuesManyFn encode_values_many;   \
+  AddValuesManyFn add_values_many;         \
+  QuantizeManyFn quantize_many;            \
+  DequantizeAddManyFn dequantize_add_many; \
+  SignManyFn sign_many;                    \
+  SignAddManyFn sign_add_many
 
 namespace ref {
 GRADSIEVE_KERNELS_DECLARED_HERE;

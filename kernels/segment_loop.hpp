@@ -21,6 +21,10 @@ struct SegmentKernels {
   DequantizeAddFn& dequantize_add;
   CheckScalesFn& check_scales;
   CheckClearFn& check_clear;
+  WidenFn& widen;
+  QuantizeFn& quantize;
+  SignFn& sign;
+  SignAddFn& sign_add;
 };
 
 inline std::size_t count_of(Segment const& segment) noexcept {
@@ -59,6 +63,16 @@ inline void retain_values(SegmentKernels const& run, ExecContext const& ctx, Con
   }
 }
 
+/// c of a segment, to its residual.
+inline Flags correct_each(SegmentKernels const& run, ExecContext const& ctx, Segment const& segment,
+                          EncodedArrays const& arrays) noexcept {
+  ResidualView const residual = residual_of(segment, arrays);
+  ConstTensorView const gradient = arrays.gradient.slice(segment.in_gradient, segment.num_elements);
+  if (!arrays.is_corrected) return run.compensate(ctx, gradient, residual);
+  run.widen(ctx, gradient, residual.out);
+  return 0;
+}
+
 inline Flags encode_values_each(SegmentKernels const& run, ExecContext const& ctx,
                                 SegmentTable const& table, EncodedArrays const& arrays, DType type,
                                 Rounding rounding, StepValue<std::uint64_t> step) noexcept {
@@ -66,8 +80,7 @@ inline Flags encode_values_each(SegmentKernels const& run, ExecContext const& ct
   for (Segment const& segment : table.segments) {
     ResidualView const residual = residual_of(segment, arrays);
     TensorView const values(arrays.bodies + segment.codes_begin, segment.num_elements, type);
-    flags |= run.compensate(ctx, arrays.gradient.slice(segment.in_gradient, segment.num_elements),
-                            residual);
+    flags |= correct_each(run, ctx, segment, arrays);
     if (rounding == Rounding::stochastic) {
       run.store_bf16(ctx, residual.out, {segment.key, step, segment.first_element},
                      values.as<BFloat16>());
@@ -103,13 +116,21 @@ inline Flags quantize_each(SegmentKernels const& run, ExecContext const& ctx,
                            StepValue<std::uint64_t> step) noexcept {
   Flags flags = 0;
   for (Segment const& segment : table.segments) {
-    auto* const scales = reinterpret_cast<float*>(arrays.bodies + segment.scales_begin);
-    flags |=
-        run.quantize_fused(ctx, arrays.gradient.slice(segment.in_gradient, segment.num_elements),
-                           residual_of(segment, arrays), bits, block_elements, rounding,
-                           {segment.key, step, segment.first_element},
-                           {arrays.bodies + segment.codes_begin, code_bytes_of(segment, bits)},
-                           {scales, num_scales_of(segment, block_elements)});
+    ConstTensorView const gradient =
+        arrays.gradient.slice(segment.in_gradient, segment.num_elements);
+    ResidualView const residual = residual_of(segment, arrays);
+    RoundingKey const key = {segment.key, step, segment.first_element};
+    std::span<std::byte> const codes{arrays.bodies + segment.codes_begin,
+                                     code_bytes_of(segment, bits)};
+    std::span<float> const scales{reinterpret_cast<float*>(arrays.bodies + segment.scales_begin),
+                                  num_scales_of(segment, block_elements)};
+    if (arrays.is_corrected) {
+      run.quantize(ctx, gradient.as<float>(), bits, block_elements, rounding, key, codes, scales,
+                   residual.out);
+    } else {
+      flags |= run.quantize_fused(ctx, gradient, residual, bits, block_elements, rounding, key,
+                                  codes, scales);
+    }
   }
   return flags;
 }
@@ -137,6 +158,70 @@ inline bool dequantize_add_each(SegmentKernels const& run, ExecContext const& ct
     run.dequantize_add(ctx, {arrays.bodies + segment.codes_begin, code_bytes_of(segment, bits)},
                        arrays.bodies + segment.scales_begin, bits, block_elements, arrays.weight,
                        opened_sums(run, ctx, segment, arrays));
+  }
+  return true;
+}
+
+/// The parts of a segment's body of `sign`.
+template <typename Byte>
+struct SignParts {
+  std::span<Byte> header;
+  std::span<Byte> signs;
+  std::span<Byte> zeros;
+  std::span<Byte> padding;
+  std::span<Byte> scales;
+
+  SignParts(Segment const& segment, Byte* bodies, std::uint64_t block_elements) noexcept {
+    std::size_t const plane = static_cast<std::size_t>((segment.num_elements + 7) / 8);
+    header = {bodies + segment.codes_begin, kSignHeader.size()};
+    signs = {header.data() + header.size(), plane};
+    zeros = {signs.data() + plane, plane};
+    scales = {bodies + segment.scales_begin,
+              num_scales_of(segment, block_elements) * sizeof(float)};
+    padding = {zeros.data() + plane, scales.data()};
+  }
+};
+
+inline Flags sign_each(SegmentKernels const& run, ExecContext const& ctx, SegmentTable const& table,
+                       EncodedArrays const& arrays, std::uint64_t block_elements) noexcept {
+  Flags flags = 0;
+  for (Segment const& segment : table.segments) {
+    if (segment.num_elements == 0) continue;
+    flags |= correct_each(run, ctx, segment, arrays);
+    std::span<float> const c = residual_of(segment, arrays).out;
+    SignParts const parts(segment, arrays.bodies, block_elements);
+    std::ranges::copy(kSignHeader, parts.header.begin());
+    std::uint32_t any_zero = 0;  // the plane of zeros is always there
+    run.sign(ctx, c, block_elements, parts.signs, parts.zeros,
+             {reinterpret_cast<float*>(parts.scales.data()), parts.scales.size() / sizeof(float)},
+             c, &any_zero);
+  }
+  return flags;
+}
+
+inline bool is_sign_body(SegmentKernels const& run, ExecContext const& ctx, Segment const& segment,
+                         SignParts<std::byte const> const& parts) noexcept {
+  auto const used = static_cast<unsigned>(segment.num_elements % 8);
+  bool const ends_clear = used == 0 || (run.check_clear(ctx, parts.signs.last(1), {}, used) &&
+                                        run.check_clear(ctx, parts.zeros.last(1), {}, used));
+  return std::ranges::equal(parts.header, kSignHeader) && ends_clear &&
+         run.check_clear(ctx, parts.signs, parts.zeros, 0) &&
+         run.check_clear(ctx, parts.padding, {}, 0) && run.check_scales(ctx, parts.scales);
+}
+
+inline bool sign_add_each(SegmentKernels const& run, ExecContext const& ctx,
+                          SegmentTable const& table, DecodedArrays const& arrays,
+                          std::uint64_t block_elements) noexcept {
+  for (Segment const& segment : table.segments) {
+    if (segment.num_elements == 0) continue;
+    SignParts const parts(segment, arrays.bodies, block_elements);
+    if (!is_sign_body(run, ctx, segment, parts)) return false;
+  }
+  for (Segment const& segment : table.segments) {
+    if (segment.num_elements == 0) continue;
+    SignParts const parts(segment, arrays.bodies, block_elements);
+    run.sign_add(ctx, parts.signs.data(), parts.zeros.data(), parts.scales.data(), block_elements,
+                 arrays.weight, opened_sums(run, ctx, segment, arrays));
   }
   return true;
 }

@@ -26,6 +26,9 @@ class BlocktopkSparsifier final : public Sparsifier {
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t settled_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t granularity() const noexcept override { return block_elements_; }
+  [[nodiscard]] SelectRule rule() const noexcept override {
+    return norm_ == kernels::BlockNorm::l2 ? SelectRule::blocks_l2 : SelectRule::blocks_linf;
+  }
   [[nodiscard]] bool fills_capacity(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
                                         StepWords const& words) const noexcept override;

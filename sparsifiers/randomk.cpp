@@ -49,9 +49,7 @@ Status RandomkSparsifier::shared_set(ExecContext const& ctx, TensorInfo const& p
   if (indices.size() < num_indices) {
     return {Code::internal, "the set has no room for capacity_indices"};
   }
-  // Pieces of one tensor draw apart from each other.
-  PhiloxKey const key =
-      philox_key(ctx.seed, piece.id + piece.offset_elements, Purpose::select, kSharedDraw);
+  PhiloxKey const key = shared_draw_key(ctx.seed, piece);
   auto const drawn_at = on_device ? StepValue<std::uint64_t>::in_word(ctx.piece_word)
                                   : StepValue<std::uint64_t>(step_word(piece, *ctx.words));
   kernels::randomk(ctx, key, drawn_at, piece.num_elements, indices.first(num_indices));

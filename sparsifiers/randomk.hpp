@@ -25,6 +25,7 @@ class RandomkSparsifier final : public Sparsifier {
   explicit RandomkSparsifier(Params const& params);
 
   [[nodiscard]] Claims claims() const noexcept override;
+  [[nodiscard]] SelectRule rule() const noexcept override { return SelectRule::drawn; }
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
                                         StepWords const& words) const noexcept override;

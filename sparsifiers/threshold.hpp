@@ -21,6 +21,7 @@ class ThresholdSparsifier final : public Sparsifier {
   explicit ThresholdSparsifier(Params const& params);
 
   [[nodiscard]] Claims claims() const noexcept override { return {.cuda = true}; }
+  [[nodiscard]] SelectRule rule() const noexcept override { return SelectRule::reached; }
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
                                         StepWords const& words) const noexcept override;

@@ -22,6 +22,7 @@ class TopkSparsifier final : public Sparsifier {
   explicit TopkSparsifier(Params const& params);
 
   [[nodiscard]] Claims claims() const noexcept override;
+  [[nodiscard]] SelectRule rule() const noexcept override { return SelectRule::largest; }
   [[nodiscard]] std::uint64_t capacity_indices(TensorInfo const& piece) const noexcept override;
   [[nodiscard]] std::uint64_t step_word(TensorInfo const& piece,
                                         StepWords const& words) const noexcept override;

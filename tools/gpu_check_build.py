@@ -53,7 +53,7 @@ def kernels_without_row(programs, log, root=ROOT):
     _, text = log.run([*programs.runner, programs.bench, "--list"], 60, quiet=True)
     timed = {re.match(r"\w*", line)[0] for line in text.splitlines()}
     declared = []
-    for name in ("ops.hpp", "many_ops.hpp"):
+    for name in ("ops.hpp", "many_ops.hpp", "many_sparse_ops.hpp"):
         text = (root / "kernels" / name).read_text(encoding="utf-8")
         macro = re.search(r"#define GRADSIEVE_KERNELS_DECLARED_HERE(.*?[^\\])\n", text, re.S)
         declared += re.findall(r"\w+Fn (\w+)", macro[1]) if macro else [f"none found in {name}"]

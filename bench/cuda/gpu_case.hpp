@@ -132,6 +132,7 @@ void add_sparse_cases(CaseList& list);
 void add_index_cases(CaseList& list);
 void add_quantizer_cases(CaseList& list);
 void add_many_cases(CaseList& list);
+void add_many_sparse_cases(CaseList& list);
 void add_body_cases(CaseList& list);
 /// A call that is wrong, and wrong in another way each time: for the check of the check.
 void add_planted_case(CaseList& list);

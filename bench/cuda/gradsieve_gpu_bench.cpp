@@ -33,6 +33,7 @@ std::vector<GpuCase> cases_of(GpuOptions const& options, std::uint64_t num_eleme
   add_index_cases(all);
   add_quantizer_cases(all);
   add_many_cases(all);
+  add_many_sparse_cases(all);
   add_body_cases(all);
   add_cub_cases(all);
   if (options.plant_mistake) add_planted_case(all);

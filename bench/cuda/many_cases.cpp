@@ -19,15 +19,23 @@ constexpr std::array<std::uint64_t, 8> kTensorElements = {1728,   64,  36864, 64
 
 constexpr int kBits = 8;
 
+/// Of bodies of `sign`, whose two planes follow a header.
+constexpr std::size_t kSignPlanes = 0;
+
 /// What a body of so many elements takes, and where in it the scales begin.
 std::size_t scales_begin(std::uint64_t count, std::size_t value_bytes) {
-  return (static_cast<std::size_t>(count) * value_bytes + 3) / 4 * 4;
+  auto const n = static_cast<std::size_t>(count);
+  std::size_t const codes = value_bytes == kSignPlanes
+                                ? kernels::kSignHeader.size() + 2 * ((n + 7) / 8)
+                                : n * value_bytes;
+  return (codes + 3) / 4 * 4;
 }
 std::size_t scale_bytes(std::uint64_t count) {
   return static_cast<std::size_t>((count + kBlockElements - 1) / kBlockElements) * sizeof(float);
 }
 
-/// Values of `value_bytes`; with scales, codes of a byte and their scales behind them.
+/// Values of `value_bytes`, or kSignPlanes; with scales, codes of a byte and their scales behind
+/// them.
 std::vector<kernels::Segment> segments_of(std::uint64_t num_elements, std::size_t value_bytes,
                                           bool has_scales) {
   std::vector<kernels::Segment> segments;
@@ -74,12 +82,17 @@ struct Tensors {
   }
   [[nodiscard]] std::string text() const { return std::to_string(segments.size()) + " tensors"; }
 
-  /// Any codes, each with a scale of its own block.
-  [[nodiscard]] std::vector<std::byte> some_bodies() const {
+  /// Any codes (of `sign` whole bytes of a plane without zeros), each with a scale of its own
+  /// block.
+  [[nodiscard]] std::vector<std::byte> some_bodies(std::size_t value_bytes) const {
     std::vector<std::byte> bodies(body_bytes);
     for (kernels::Segment const& segment : segments) {
-      for (std::uint64_t i = 0; i < segment.num_elements; ++i)
-        bodies[segment.codes_begin + i] = static_cast<std::byte>(i * 2654435761U >> 24);
+      bool const is_sign = value_bytes == kSignPlanes;
+      std::uint64_t const begin = segment.codes_begin + (is_sign ? kernels::kSignHeader.size() : 0);
+      std::uint64_t const count = is_sign ? segment.num_elements / 8 : segment.num_elements;
+      if (is_sign) bodies[segment.codes_begin] = kernels::kSignHeader[0];
+      for (std::uint64_t i = 0; i < count; ++i)
+        bodies[begin + i] = static_cast<std::byte>(i * 2654435761U >> 24);
       for (std::size_t at = 0; at < scale_bytes(segment.num_elements); at += sizeof(float)) {
         float const scale = 0.001F * static_cast<float>(at % 97 + 1);
         std::memcpy(bodies.data() + segment.scales_begin + at, &scale, sizeof scale);
@@ -169,12 +182,46 @@ void add_dequantize(CaseList& list) {
   c.variant = "8 bits, block 256, " + t.text();
   c.prepare = [=](ExecContext const& ctx, Arrays const& a) {
     t.write(ctx, a);
-    a.write(ctx, bodies, t.some_bodies());
+    a.write(ctx, bodies, t.some_bodies(1));
   };
   c.run = [=](ExecContext const& ctx, Arrays const& a) {
     static_cast<void>(kernels::dequantize_add_many(
         ctx, t.view(a), {a.data(bodies), a.as<float>(sums).data(), false, 0.25F}, kBits,
         kBlockElements));
+  };
+  list.add(std::move(c));
+}
+
+void add_sign(CaseList& list, DType dtype) {
+  auto const size = static_cast<double>(size_of(dtype));
+  GpuCase c = {.kernel = "sign_many",
+               .dtype = dtype,
+               .traffic = {std::to_string(size_of(dtype)) + " g + 8 e + 1/4 + 4 / 256",
+                           size + 8.25 + 4.0 / kBlockElements}};
+  Tensors const t(c, list.num_elements, kBlockElements, kSignPlanes);
+  Encoded const arrays(c, list.num_elements, t.body_bytes);
+  c.variant = "block 256, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) { t.write(ctx, a); };
+  c.run = [=](ExecContext const& ctx, Arrays const& a) {
+    raise_flags(ctx, kernels::sign_many(ctx, t.view(a), arrays.view(a), kBlockElements));
+  };
+  list.add(std::move(c));
+}
+
+void add_sign_add(CaseList& list) {
+  GpuCase c = {.kernel = "sign_add_many",
+               .traffic = {"8 sum + 1/4 + 4 / 256", 8.25 + 4.0 / kBlockElements}};
+  Tensors const t(c, list.num_elements, kBlockElements, kSignPlanes);
+  std::size_t const sums = c.sums(list.num_elements);
+  std::size_t const bodies = c.prepared(t.body_bytes);
+  c.variant = "block 256, " + t.text();
+  c.prepare = [=](ExecContext const& ctx, Arrays const& a) {
+    t.write(ctx, a);
+    a.write(ctx, bodies, t.some_bodies(kSignPlanes));
+  };
+  c.run = [=](ExecContext const& ctx, Arrays const& a) {
+    static_cast<void>(kernels::sign_add_many(
+        ctx, t.view(a), {a.data(bodies), a.as<float>(sums).data(), false, 0.25F}, kBlockElements));
   };
   list.add(std::move(c));
 }
@@ -185,9 +232,11 @@ void add_many_cases(CaseList& list) {
   for (DType const dtype : list.dtypes) {
     add_encode_values(list, dtype);
     add_quantize(list, dtype);
+    add_sign(list, dtype);
   }
   add_values(list);
   add_dequantize(list);
+  add_sign_add(list);
 }
 
 }  // namespace gradsieve::bench

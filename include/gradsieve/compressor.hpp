@@ -67,6 +67,7 @@ struct BatchPiece {
   std::uint64_t in_gradient = 0;  ///< elements in front of it
   std::uint64_t in_residual = 0;  ///< elements in front of it
   std::size_t body_offset = 0;    ///< bytes
+  std::uint32_t word = 0;         ///< of its step word, in ctx.piece_word of a call
 };
 
 /// Pieces of one payload, coded by one launch each way, whatever their number. What it looks up was
@@ -80,11 +81,23 @@ class Batch {
   virtual Status encode(ExecContext const&, ConstTensorView gradient, ResidualView residual,
                         Bytes bodies) const noexcept = 0;
 
+  /// encode of each piece, for a chain that has chosen `corrected`; rest ← what it loses of that.
+  virtual Status encode_corrected(ExecContext const&, std::span<float const> corrected,
+                                  std::span<float> rest, Bytes bodies) const noexcept {
+    static_cast<void>(corrected);
+    static_cast<void>(rest);
+    static_cast<void>(bodies);
+    return {Code::internal, "this batch is not of a value codec"};
+  }
+
   /// Where the sums of the pieces lie: as in the gradient, or as in the residual.
   enum class Sums : std::uint8_t { as_gradient, as_residual };
-  /// decode_add of each piece. `is_first`: to zeros, whatever the accumulator holds.
+  /// decode_add of each piece. `is_first`: to zeros, whatever the accumulator holds; not if the
+  /// batch needs_zeros(), which are then there.
   virtual Status decode_add(ExecContext const&, ConstBytes bodies, double weight,
                             std::span<float> accumulator, Sums, bool is_first) const noexcept = 0;
+  /// True if it leaves alone what no piece sends.
+  [[nodiscard]] virtual bool needs_zeros() const noexcept { return false; }
 };
 
 /// The interface everything turns on. Objects are immutable and serve all tensors and threads.
@@ -129,6 +142,11 @@ class Compressor {
                                                                 MemoryResource& memory) const {
     static_cast<void>(memory);
     return nullptr;
+  }
+  /// Whether this piece may be one of make_batch(); what is large is coded by itself.
+  [[nodiscard]] virtual bool is_batched(TensorInfo const& piece) const noexcept {
+    static_cast<void>(piece);
+    return true;
   }
   /// Bytes of the body of a `sum` round in this step (a density ramp changes it from step to step).
   [[nodiscard]] virtual std::size_t sum_bytes(int index, TensorInfo const& piece,

@@ -10,6 +10,17 @@
 
 namespace gradsieve {
 
+/// What a sparsifier chooses, where a kernel for many small pieces knows it; step_word() says the
+/// rest.
+enum class SelectRule : std::uint8_t {
+  other,
+  largest,    ///< as many of the largest elements as the word says
+  reached,    ///< the first elements whose magnitude is at least the word, a float
+  blocks_l2,  ///< as many of the blocks of largest norm as the word says
+  blocks_linf,
+  drawn,  ///< one of each stratum, by shared_draw_key() and the word as the step
+};
+
 /// Immutable; what it remembers is in declared slots. `pipeline` turns every sparsifier into a
 /// compressor: sparsifier | value codec | index codec.
 class Sparsifier {
@@ -31,6 +42,7 @@ class Sparsifier {
   }
   /// Elements that one index stands for.
   [[nodiscard]] virtual std::uint64_t granularity() const noexcept { return 1; }
+  [[nodiscard]] virtual SelectRule rule() const noexcept { return SelectRule::other; }
   [[nodiscard]] virtual std::vector<SlotInfo> slots(TensorInfo const&) const { return {}; }
   [[nodiscard]] virtual std::size_t workspace_bytes(TensorInfo const&) const noexcept { return 0; }
   /// As Compressor::step_word().

@@ -5,9 +5,9 @@
 namespace gradsieve::kernels::cpu {
 namespace {
 
-constexpr SegmentKernels kKernels = {compensate,   narrow,     store_bf16,     add_scaled,
-                                     clear,        retain,     quantize_fused, dequantize_add,
-                                     check_scales, check_clear};
+constexpr SegmentKernels kKernels = {
+    compensate,     narrow,       store_bf16,  add_scaled, clear,    retain, quantize_fused,
+    dequantize_add, check_scales, check_clear, widen,      quantize, sign,   sign_add};
 
 }  // namespace
 
@@ -32,6 +32,16 @@ bool dequantize_add_many(ExecContext const& ctx, SegmentTable const& table,
                          DecodedArrays const& arrays, int bits,
                          std::uint64_t block_elements) noexcept {
   return dequantize_add_each(kKernels, ctx, table, arrays, bits, block_elements);
+}
+
+Flags sign_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                std::uint64_t block_elements) noexcept {
+  return sign_each(kKernels, ctx, table, arrays, block_elements);
+}
+
+bool sign_add_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                   std::uint64_t block_elements) noexcept {
+  return sign_add_each(kKernels, ctx, table, arrays, block_elements);
 }
 
 }  // namespace gradsieve::kernels::cpu

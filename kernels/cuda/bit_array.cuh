@@ -47,10 +47,12 @@ struct BitReader {
   std::uint64_t num_bytes;
   bool is_aligned;
 
+  __host__ __device__ BitReader(std::byte const* from, std::uint64_t count) noexcept
+      : bytes(reinterpret_cast<unsigned char const*>(from)),
+        num_bytes(count),
+        is_aligned(reinterpret_cast<std::uintptr_t>(from) % 4 == 0) {}
   explicit BitReader(std::span<std::byte const> from) noexcept
-      : bytes(reinterpret_cast<unsigned char const*>(from.data())),
-        num_bytes(from.size()),
-        is_aligned(reinterpret_cast<std::uintptr_t>(from.data()) % 4 == 0) {}
+      : BitReader(from.data(), from.size()) {}
 
   /// Bits 32·i ... 32·i + 31; those behind the end are 0.
   [[nodiscard]] __device__ std::uint32_t word(std::uint64_t i) const {
@@ -106,10 +108,9 @@ __global__ void __launch_bounds__(BitPolicy::threads, BitPolicy::min_blocks)
     for (unsigned begin = 0; begin < kTileWords; begin += BitPolicy::threads) {
       std::uint64_t const at = tile * kTileWords + begin + threadIdx.x;
       std::uint32_t word = bits.word(at);
+      std::uint64_t const own = static_cast<unsigned>(__popc(static_cast<int>(word)));
       std::uint64_t total;
-      std::uint64_t rank =
-          place + scan_block<BitPolicy::threads>(
-                      static_cast<unsigned>(__popc(static_cast<int>(word))), total);
+      std::uint64_t rank = place + scan_block<BitPolicy::threads>(own, total);
       for (; word != 0; word &= word - 1, ++rank) {
         if (rank >= num_indices) break;
         std::uint64_t const position =

@@ -2,6 +2,7 @@
 // One pass makes c and the norms of the blocks; the k largest norms are found by counting; then the
 // values of the chosen blocks are taken. Norms are doubles that are not negative: their bits are in
 // their order.
+#include "kernels/cuda/block_norm.cuh"
 #include "kernels/cuda/corrected_tile.cuh"
 #include "kernels/cuda/select.cuh"
 #include "kernels/ops.hpp"
@@ -14,16 +15,6 @@ namespace {
 struct NormPolicy {
   static constexpr unsigned threads = 128, items_per_thread = 4, min_blocks = 8;
 };
-constexpr unsigned kLanes = 8;
-
-__device__ double combined(double a, double b, BlockNorm norm) {
-  return norm == BlockNorm::l2 ? a + b : fmax(a, b);
-}
-__device__ double term_of(float c, BlockNorm norm) {
-  auto const x = static_cast<double>(c);
-  return norm == BlockNorm::l2 ? x * x : fabs(x);
-}
-
 template <typename T>
 __global__ void __launch_bounds__(NormPolicy::threads, NormPolicy::min_blocks)
     norm_kernel(CorrectedTile<T> source, std::uint64_t num_elements, std::uint64_t block_elements,
@@ -31,37 +22,34 @@ __global__ void __launch_bounds__(NormPolicy::threads, NormPolicy::min_blocks)
   constexpr unsigned kUnroll = NormPolicy::items_per_thread;
   source.begin();
   bool non_finite = false;
-  std::uint64_t const lane = threadIdx.x % kLanes;
-  std::uint64_t const per_grid = std::uint64_t{gridDim.x} * NormPolicy::threads / kLanes;
+  std::uint64_t const lane = threadIdx.x % kNormLanes;
+  std::uint64_t const per_grid = std::uint64_t{gridDim.x} * NormPolicy::threads / kNormLanes;
   std::uint64_t const first =
-      (std::uint64_t{blockIdx.x} * NormPolicy::threads + threadIdx.x) / kLanes;
+      (std::uint64_t{blockIdx.x} * NormPolicy::threads + threadIdx.x) / kNormLanes;
   // All threads of a warp take as many turns, for the shuffles.
   for (std::uint64_t turn = 0; turn * per_grid < num_blocks; ++turn) {
     std::uint64_t const block = turn * per_grid + first;
     std::uint64_t const begin = min(block * block_elements, num_elements);
     std::uint64_t const end = min(begin + block_elements, num_elements);
     double sum = 0;
-    for (std::uint64_t i = begin + lane; i < end; i += kUnroll * kLanes) {
+    for (std::uint64_t i = begin + lane; i < end; i += kUnroll * kNormLanes) {
       T g[kUnroll];
       float e[kUnroll] = {};
 #pragma unroll
       for (unsigned j = 0; j < kUnroll; ++j) {
-        if (i + j * kLanes >= end) continue;
-        g[j] = source.gradient[i + j * kLanes];
-        if (source.residual_in != nullptr) e[j] = source.residual_in[i + j * kLanes];
+        if (i + j * kNormLanes >= end) continue;
+        g[j] = source.gradient[i + j * kNormLanes];
+        if (source.residual_in != nullptr) e[j] = source.residual_in[i + j * kNormLanes];
       }
 #pragma unroll
       for (unsigned j = 0; j < kUnroll; ++j) {
-        if (i + j * kLanes >= end) continue;
+        if (i + j * kNormLanes >= end) continue;
         float const c = compensated(widened(g[j]), source.carry.value, e[j], non_finite);
-        source.residual_out[i + j * kLanes] = c;
+        source.residual_out[i + j * kNormLanes] = c;
         sum = combined(sum, term_of(c, norm), norm);
       }
     }
-    // (0+1)+(2+3), (4+5)+(6+7): addition commutes, so both partners get the same sum.
-    for (int distance = 1; distance < static_cast<int>(kLanes); distance *= 2) {
-      sum = combined(sum, __shfl_xor_sync(0xffffffffU, sum, distance), norm);
-    }
+    sum = sum_of_lanes(sum, norm);
     if (lane == 0 && block < num_blocks) {
       norms[block] = static_cast<std::uint64_t>(__double_as_longlong(sum));
     }
@@ -150,9 +138,9 @@ Flags block_topk(ExecContext const& ctx, ConstTensorView gradient, ResidualView 
   fill(ctx, counts.data(), 0, counts.size_bytes());
   launch(ctx, 1, 1, 0, begin_cut_kernel, cut.data(), k, num_blocks);
   with_corrected(gradient, residual, [&]<typename T>(CorrectedTile<T> const& corrected) {
-    launch(ctx, grid_of(divide_up(num_blocks * kLanes, NormPolicy::threads)), NormPolicy::threads,
-           0, norm_kernel<T>, corrected, n, block_elements, norm, norms.data(), num_blocks,
-           ctx.words);
+    launch(ctx, grid_of(divide_up(num_blocks * kNormLanes, NormPolicy::threads)),
+           NormPolicy::threads, 0, norm_kernel<T>, corrected, n, block_elements, norm, norms.data(),
+           num_blocks, ctx.words);
   });
   NormSource const source = {norms.data(), num_blocks};
   std::uint64_t const capacity = selection.indices.size();

@@ -5,44 +5,12 @@
 #include "kernels/cuda/add_scaled.cuh"
 #include "kernels/cuda/compensated.cuh"
 #include "kernels/cuda/dequantize.cuh"
+#include "kernels/cuda/many_runs.cuh"
 #include "kernels/cuda/quantize_run.cuh"
 #include "kernels/many_ops.hpp"
 
 namespace gradsieve::kernels::cuda {
 namespace {
-
-struct Runs {
-  Segment const* segments;
-  std::uint32_t const* segment_of_run;
-  std::uint64_t count;
-
-  explicit Runs(SegmentTable const& table) noexcept
-      : segments(table.segments.data()),
-        segment_of_run(table.segment_of_run.data()),
-        count(table.segment_of_run.size()) {}
-
-  /// Reads the segment of a run once for all threads, which all call it.
-  __device__ void fetch(std::uint64_t run, Segment& shared) const {
-    static_assert(sizeof(Segment) % sizeof(std::uint64_t) == 0);
-    constexpr unsigned kWords = sizeof(Segment) / sizeof(std::uint64_t);
-    __syncthreads();  // the segment before is done with
-    if (threadIdx.x < kWords) {
-      auto const* const from =
-          reinterpret_cast<std::uint64_t const*>(segments + segment_of_run[run]);
-      reinterpret_cast<std::uint64_t*>(&shared)[threadIdx.x] = from[threadIdx.x];
-    }
-    __syncthreads();
-  }
-};
-
-template <typename... T>
-__device__ bool all_quad_aligned(T const*... arrays) {
-  return ((reinterpret_cast<std::uintptr_t>(arrays) % (4 * sizeof(T)) == 0) && ...);
-}
-
-__device__ bool codes_are_aligned(std::byte const* codes, int bits) {
-  return reinterpret_cast<std::uintptr_t>(codes) % (bits == 8 ? 4 : 2) == 0;
-}
 
 struct EncodeValuesManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
@@ -60,74 +28,6 @@ struct DequantizeManyPolicy {
   static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
 };
 
-/// An operation on the elements [begin, begin + size), in quads or one by one. A turn of quads
-/// begins at a multiple of four.
-template <typename Policy, typename Operation>
-__device__ void stream_part(Operation const& operation, std::uint64_t begin, std::uint64_t size,
-                            bool is_aligned, bool& seen) {
-  constexpr unsigned kTurn = Policy::threads * Policy::items_per_thread;
-  if (is_aligned) {
-    for (std::uint64_t first = 0; first < size / kQuad; first += kTurn) {
-      stream_tile<Policy, kQuad>(operation, begin, first, size / kQuad, seen);
-    }
-    std::uint64_t const i = begin + size / kQuad * kQuad + threadIdx.x;
-    if (i < begin + size) operation.template finish<1>(i, operation.template load<1>(i), seen);
-    return;
-  }
-  for (std::uint64_t first = 0; first < size; first += kTurn) {
-    stream_tile<Policy, 1>(operation, begin, first, size, seen);
-  }
-}
-
-/// A run of a segment without blocks.
-template <typename Policy, typename Operation>
-__device__ void stream_run(Operation const& operation, Segment const& segment, std::uint64_t run,
-                           bool is_aligned, bool& seen) {
-  std::uint64_t const begin = (run - segment.first_run) * kTileElements;
-  std::uint64_t const size = min(std::uint64_t{kTileElements}, segment.num_elements - begin);
-  stream_part<Policy>(operation, begin, size, is_aligned, seen);
-}
-
-/// A sum that begins with zeros, if `is_first`.
-template <typename Operation>
-struct Opened : Operation {
-  bool is_first;
-
-  template <int kWidth>
-  __device__ auto load(std::uint64_t i) const {
-    auto result = Operation::template load_sent<kWidth>(i);
-    if (!is_first) result.sum = cuda::load<kWidth>(Operation::accumulator + i);
-    return result;
-  }
-};
-
-/// Addresses of a segment's encode, in shared memory: in registers they would not fit.
-template <typename G>
-struct EncodedSegment {
-  G const* gradient;
-  float const* residual_in;  ///< null: zeros
-  float* residual_out;
-  std::byte* codes;
-  float* scales;
-
-  /// All threads call it, after fetch().
-  __device__ void place(EncodedArrays const& arrays, Segment const& segment) {
-    if (threadIdx.x == 0) {
-      gradient = static_cast<G const*>(arrays.gradient.data) + segment.in_gradient;
-      residual_in =
-          arrays.residual_in == nullptr ? nullptr : arrays.residual_in + segment.in_residual;
-      residual_out = arrays.residual_out + segment.in_residual;
-      codes = arrays.bodies + segment.codes_begin;
-      scales = reinterpret_cast<float*>(arrays.bodies + segment.scales_begin);
-    }
-    __syncthreads();
-  }
-};
-
-__device__ float* sums_of(DecodedArrays const& arrays, Segment const& segment) {
-  return arrays.accumulator + (arrays.lies_as_residual ? segment.in_residual : segment.in_gradient);
-}
-
 // --- values --------------------------------------------------------------------------------------
 
 /// c, its value as a V, and what that leaves of c.
@@ -137,6 +37,7 @@ struct EncodeValues {
   V* values;
   RoundingKey key;
   bool is_stochastic;
+  bool is_corrected;
 
   template <int kWidth>
   __device__ auto load(std::uint64_t i) const {
@@ -152,8 +53,9 @@ struct EncodeValues {
     Pack<float, kWidth> rest;
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      float const c = compensated(widened(x.gradient.at[lane]), source.carry.value,
-                                  x.residual.at[lane], non_finite);
+      float const g = widened(x.gradient.at[lane]);
+      float const c =
+          is_corrected ? g : compensated(g, source.carry.value, x.residual.at[lane], non_finite);
       sent.at[lane] = rounded(c, random, lane);
       float const decoded = 0.0F + widened(sent.at[lane]);  // -0 is decoded to +0
       rest.at[lane] = canonical(c - decoded);
@@ -189,7 +91,8 @@ __global__ void __launch_bounds__(EncodeValuesManyPolicy::threads,
         {at.gradient, at.residual_in, at.residual_out, carry, words},
         values,
         {segment.key, step, segment.first_element},
-        is_stochastic};
+        is_stochastic,
+        arrays.is_corrected};
     stream_run<EncodeValuesManyPolicy>(
         operation, segment, run,
         all_quad_aligned(at.gradient, at.residual_in, at.residual_out, values), non_finite);
@@ -239,7 +142,8 @@ struct ManyCoding {
   }
 };
 
-template <typename G>
+/// `Source` is FusedSource<G>, or CorrectedSource.
+template <typename G, typename Source>
 __global__ void __launch_bounds__(QuantizeManyPolicy::threads, QuantizeManyPolicy::min_blocks)
     quantize_many_kernel(Runs const runs, EncodedArrays const arrays, ManyCoding many) {
   extern __shared__ std::uint32_t block_words[];
@@ -251,7 +155,7 @@ __global__ void __launch_bounds__(QuantizeManyPolicy::threads, QuantizeManyPolic
   for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
     runs.fetch(run, segment);
     at.place(arrays, segment);
-    FusedSource<G> const source = {at.gradient, at.residual_in, carry};
+    Source const source = source_of<Source>(at.gradient, at.residual_in, carry);
     bool const is_aligned = many.run_elements % 4 == 0 && codes_are_aligned(at.codes, many.bits) &&
                             all_quad_aligned(at.gradient, at.residual_in, at.residual_out);
     std::uint64_t const own_run = run - segment.first_run;
@@ -262,24 +166,6 @@ __global__ void __launch_bounds__(QuantizeManyPolicy::threads, QuantizeManyPolic
     }
   }
   raise(many.words, kStepNonFinite, non_finite);
-}
-
-/// The scales of a run, read once where they are few enough: each is asked for by many threads.
-struct HeldScales {
-  static constexpr unsigned kMost = 64;
-  std::uint32_t words[kMost];
-};
-
-/// True if one of the run's scales is none; they go to `held` if they fit.
-__device__ bool hold_scales(std::byte const* scales, std::uint64_t count, HeldScales& held) {
-  bool is_wrong = false;
-  for (std::uint64_t i = threadIdx.x; i < count; i += DequantizeManyPolicy::threads) {
-    std::uint32_t const word = reinterpret_cast<std::uint32_t const*>(scales)[i];
-    is_wrong = is_wrong || word >= 0x7f800000U;
-    if (count <= HeldScales::kMost) held.words[i] = word;
-  }
-  __syncthreads();
-  return is_wrong;
 }
 
 /// A bit is set behind the segment's codes, where none may be. One thread looks.
@@ -310,7 +196,7 @@ __global__ void __launch_bounds__(DequantizeManyPolicy::threads, DequantizeManyP
     std::uint64_t const num_scales = (size + block_elements - 1) / block_elements;
     std::byte const* scales =
         arrays.bodies + segment.scales_begin + begin / block_elements * sizeof(float);
-    is_wrong = hold_scales(scales, num_scales, held) || is_wrong;
+    is_wrong = hold_scales<DequantizeManyPolicy>(scales, num_scales, held) || is_wrong;
     if (num_scales <= HeldScales::kMost) scales = reinterpret_cast<std::byte const*>(held.words);
     if (threadIdx.x == 0 && begin + size == segment.num_elements) {
       is_wrong = has_stray_bits(segment, arrays.bodies, bits) || is_wrong;
@@ -326,12 +212,6 @@ __global__ void __launch_bounds__(DequantizeManyPolicy::threads, DequantizeManyP
     stream_part<DequantizeManyPolicy>(operation, 0, size, is_aligned, seen);
   }
   raise(words, kStepCorrupt, is_wrong);
-}
-
-/// body(T const*) with a null pointer of the element type.
-template <typename Body>
-void with_dtype(DType dtype, Body const& body) noexcept {
-  with_elements(ConstTensorView(nullptr, 0, dtype), body);
 }
 
 }  // namespace
@@ -372,10 +252,16 @@ Flags quantize_many(ExecContext const& ctx, SegmentTable const& table, EncodedAr
                            .is_stochastic = rounding == Rounding::stochastic,
                            .step = step,
                            .words = ctx.words};
-  with_dtype(arrays.gradient.dtype, [&]<typename G>(G const*) {
+  auto const start = [&](auto* kernel) {
     launch(ctx, grid_of(runs.count), QuantizeManyPolicy::threads, run_shared_bytes(block_elements),
-           quantize_many_kernel<G>, runs, arrays, many);
-  });
+           kernel, runs, arrays, many);
+  };
+  if (arrays.is_corrected) {
+    start(quantize_many_kernel<float, CorrectedSource>);
+    return 0;
+  }
+  with_dtype(arrays.gradient.dtype,
+             [&]<typename G>(G const*) { start(quantize_many_kernel<G, FusedSource<G>>); });
   return 0;
 }
 

@@ -5,58 +5,11 @@
 #pragma once
 
 #include "kernels/cuda/block_maxima.cuh"
-#include "kernels/cuda/compensated.cuh"
 #include "kernels/cuda/random.cuh"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/run_source.cuh"
 #include "kernels/many_ops.hpp"
 
 namespace gradsieve::kernels::cuda {
-
-inline constexpr unsigned kItems = TilePolicy::items_per_thread;
-using Quad = Pack<float, 4>;
-
-/// c = g + carry·e.
-template <typename T>
-struct FusedSource {
-  T const* gradient;
-  float const* residual_in;  ///< null: zeros
-  StepValue<float> carry;
-
-  struct Loaded {
-    Pack<T, 4> gradient;
-    Quad residual;
-  };
-  __device__ void begin() { carry = carry.get(); }
-  template <bool kAligned>
-  __device__ Loaded load(std::uint64_t i, unsigned count) const {
-    Loaded result = {load_quad<kAligned>(gradient + i, count), {}};
-    if (residual_in != nullptr) result.residual = load_quad<kAligned>(residual_in + i, count);
-    return result;
-  }
-  __device__ Quad corrected(Loaded const& x, unsigned count, bool& non_finite) const {
-    Quad c = {};
-#pragma unroll
-    for (unsigned lane = 0; lane < 4; ++lane) {
-      if (lane >= count) continue;
-      c.at[lane] =
-          compensated(widened(x.gradient.at[lane]), carry.value, x.residual.at[lane], non_finite);
-    }
-    return c;
-  }
-};
-
-/// c is there.
-struct CorrectedSource {
-  float const* values;
-
-  using Loaded = Quad;
-  __device__ void begin() {}
-  template <bool kAligned>
-  __device__ Loaded load(std::uint64_t i, unsigned count) const {
-    return load_quad<kAligned>(values + i, count);
-  }
-  __device__ Quad corrected(Loaded const& x, unsigned, bool&) const { return x; }
-};
 
 struct Coding {
   std::uint64_t num_elements;

@@ -15,6 +15,7 @@
 #include "gradsieve/selection.hpp"
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/primitives/block_scan.cuh"
 
 namespace gradsieve::kernels::cuda {
 
@@ -66,33 +67,6 @@ __device__ inline bool is_last_block(std::uint32_t* ticket) {
   }
   __syncthreads();
   return is_last;
-}
-
-/// Sum over the threads before this one; `total` is that of all. Once per kernel turn: ends with a
-/// barrier.
-template <unsigned kThreads>
-__device__ std::uint64_t scan_block(std::uint64_t own, std::uint64_t& total) {
-  __shared__ std::uint64_t warp_sums[kThreads / kWarp];
-  unsigned const lane = threadIdx.x % kWarp;
-  unsigned const warp = threadIdx.x / kWarp;
-  std::uint64_t sum = own;
-#pragma unroll
-  for (unsigned distance = 1; distance < kWarp; distance *= 2) {
-    std::uint64_t const before = __shfl_up_sync(kAllLanes, sum, distance);
-    if (lane >= distance) sum += before;
-  }
-  if (lane == kWarp - 1) warp_sums[warp] = sum;
-  __syncthreads();
-  std::uint64_t before_warp = 0;
-  total = 0;
-#pragma unroll
-  for (unsigned other = 0; other < kThreads / kWarp; ++other) {
-    std::uint64_t const theirs = warp_sums[other];
-    if (other < warp) before_warp += theirs;
-    total += theirs;
-  }
-  __syncthreads();
-  return before_warp + sum - own;
 }
 
 /// Bits of a key below the digit that splits [low, high].
@@ -223,20 +197,21 @@ __global__ void __launch_bounds__(ScanPolicy::threads, ScanPolicy::min_blocks)
   for (std::uint64_t begin = 0; begin < num_tiles; begin += ScanPolicy::threads) {
     std::uint64_t const tile = begin + threadIdx.x;
     bool const exists = tile < num_tiles;
-    std::uint64_t const above = exists ? tiles[tile].num_above : 0;
+    // Both counts in one word: a tile of bits has eight times as many items as one of elements.
+    static_assert(std::uint64_t{ScanPolicy::threads} * kSelectTile * 8 < std::uint64_t{1} << 32);
     std::uint64_t const ties = exists ? tiles[tile].num_ties : 0;
-    std::uint64_t all_above;
-    std::uint64_t all_ties;
-    std::uint64_t const above_before =
-        num_above + scan_block<ScanPolicy::threads>(above, all_above);
-    std::uint64_t const ties_before = num_ties + scan_block<ScanPolicy::threads>(ties, all_ties);
+    std::uint64_t const own = exists ? ties << 32 | tiles[tile].num_above : 0;
+    std::uint64_t all;
+    std::uint64_t const before = scan_block<ScanPolicy::threads>(own, all);
+    std::uint64_t const above_before = num_above + (before & 0xffffffffU);
+    std::uint64_t const ties_before = num_ties + (before >> 32);
     if (exists) {
       std::uint64_t const taken_before = min(ties_before, quota);
       tiles[tile].num_taken = static_cast<std::uint32_t>(min(ties, quota - taken_before));
       tiles[tile].place = above_before + taken_before;
     }
-    num_above += all_above;
-    num_ties += all_ties;
+    num_above += all & 0xffffffffU;
+    num_ties += all >> 32;
   }
   if (threadIdx.x == 0 && counts != nullptr) {
     std::uint64_t const qualified = num_above + min(num_ties, quota);

@@ -1,213 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sign planes. The scale of a block is a sum in a fixed order: eight lanes of a block's stretch of
-// 4096 add left to right, from shared memory, while other thread blocks keep the memory busy. As in
-// quantize.cu a run of whole blocks is held in registers, and read again only where it is too long.
-#include <numeric>
-
+#include "kernels/cuda/many_runs.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/sign_run.cuh"
 #include "kernels/ops.hpp"
 
 namespace gradsieve::kernels::cuda {
 namespace {
 
-constexpr unsigned kItems = TilePolicy::items_per_thread;
-constexpr unsigned kSumBlock = 4096;
-constexpr unsigned kLanes = 8;
-static_assert(kTileElements == kSumBlock);
-using Quad = Pack<float, 4>;
-
-struct Signing {
-  float const* corrected;
-  std::uint64_t num_elements;
-  std::uint64_t run_elements;  ///< a multiple of eight: no two runs share a byte of a plane
-  unsigned block_elements;
-  unsigned padding;  ///< floats behind each block in shared memory, so that lanes hit all banks
-  std::byte* signs;
-  std::byte* zeros;
-  float* scales;
-  float* residual;  ///< null: not wanted
-  std::uint32_t* any_zero;
-
-  [[nodiscard]] __device__ unsigned padded(unsigned place) const {
-    return padding == 0 ? place : place + place / block_elements * padding;
-  }
-};
-
-struct Sum {
-  double magnitudes = 0;
-  std::uint64_t num_nonzero = 0;
-
-  [[nodiscard]] __device__ float scale() const {
-    return num_nonzero == 0 ? 0.0F
-                            : static_cast<float>(magnitudes / static_cast<double>(num_nonzero));
-  }
-};
-
-/// Eight neighbouring threads: the sum of one stretch of a block, lane by lane, lanes in pairs.
-__device__ Sum sum_stretch(float const* stretch, unsigned size, unsigned members) {
-  double sum = 0;
-  unsigned count = 0;
-#pragma unroll 4
-  for (unsigned i = threadIdx.x % kLanes; i < size; i += kLanes) {
-    sum += static_cast<double>(fabsf(stretch[i]));
-    count += stretch[i] != 0.0F ? 1U : 0U;
-  }
-  for (int distance = 1; distance < static_cast<int>(kLanes); distance *= 2) {
-    sum += __shfl_xor_sync(members, sum, distance);
-    count += __shfl_xor_sync(members, count, distance);
-  }
-  return {sum, count};
-}
-
-/// The lanes of this thread's warp that take part in a turn of groups of eight.
-__device__ unsigned members_of_turn(unsigned num_groups) {
-  unsigned const first_group = threadIdx.x / 32 * (32 / kLanes);
-  unsigned const present = num_groups <= first_group ? 0 : min(num_groups - first_group, 4U);
-  return present == 4 ? 0xffffffffU : (1U << (present * kLanes)) - 1;
-}
-
-template <bool kAligned>
-__device__ void read_tile(Signing const& signing, std::uint64_t begin, unsigned size,
-                          Quad (&c)[kItems]) {
-#pragma unroll
-  for (unsigned item = 0; item < kItems; ++item) {
-    QuadPlace const at(item, size);
-    c[item] = load_quad<kAligned>(signing.corrected + begin + at.first, at.count);
-  }
-}
-
-/// load<4>() and store<4>() are for global memory.
-__device__ void store_shared(float* to, Quad const& quad, unsigned count) {
-  if (count == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(quad.at[0], quad.at[1], quad.at[2], quad.at[3]);
-    return;
-  }
-#pragma unroll
-  for (unsigned lane = 0; lane < 4; ++lane) {
-    if (lane < count) to[lane] = quad.at[lane];
-  }
-}
-
-/// Blocks that a tile holds whole: all their scales at once.
-__device__ void sum_tile(Signing const& signing, unsigned size, Quad const (&c)[kItems],
-                         float* stretch, float* scales) {
-#pragma unroll
-  for (unsigned item = 0; item < kItems; ++item) {
-    QuadPlace const at(item, size);
-    // Without padding the floats stand as in the tile.
-    store_shared(stretch + signing.padded(at.first), c[item], at.count);
-  }
-  __syncthreads();
-  unsigned const num_blocks = (size + signing.block_elements - 1) / signing.block_elements;
-  constexpr unsigned kGroups = TilePolicy::threads / kLanes;
-  for (unsigned turn = 0; turn < num_blocks; turn += kGroups) {
-    unsigned const block = turn + threadIdx.x / kLanes;
-    if (block >= num_blocks) break;
-    unsigned const first = block * signing.block_elements;
-    Sum const sum =
-        sum_stretch(stretch + signing.padded(first), min(signing.block_elements, size - first),
-                    members_of_turn(num_blocks - turn));
-    if (threadIdx.x % kLanes == 0) scales[block] = sum.scale();
-  }
-}
-
-/// Blocks longer than a tile, one after the other, stretch by stretch.
-template <bool kAligned>
-__device__ void sum_long_blocks(Signing const& signing, std::uint64_t begin, std::uint64_t size,
-                                Quad (&c)[kItems], float* stretch, float* scales) {
-  for (std::uint64_t first = 0; first < size; first += signing.block_elements) {
-    std::uint64_t const block_size = min(std::uint64_t{signing.block_elements}, size - first);
-    Sum total;
-    for (std::uint64_t part = 0; part < block_size; part += kSumBlock) {
-      auto const part_size =
-          static_cast<unsigned>(min(std::uint64_t{kSumBlock}, block_size - part));
-      read_tile<kAligned>(signing, begin + first + part, part_size, c);
-      __syncthreads();  // the stretch before is summed
-#pragma unroll
-      for (unsigned item = 0; item < kItems; ++item) {
-        QuadPlace const at(item, part_size);
-        store_shared(stretch + at.first, c[item], at.count);
-      }
-      __syncthreads();
-      if (threadIdx.x < kLanes) {
-        Sum const sum = sum_stretch(stretch, part_size, (1U << kLanes) - 1);
-        total.magnitudes += sum.magnitudes;
-        total.num_nonzero += sum.num_nonzero;
-      }
-    }
-    if (threadIdx.x == 0) scales[first / signing.block_elements] = total.scale();
-  }
-}
-
-/// Two neighbours have the eight bits of a byte, four each.
-__device__ void write_bits(std::byte* plane, std::uint64_t i, unsigned count, unsigned bits) {
-  unsigned const behind = __shfl_down_sync(0xffffffffU, bits, 1);
-  if (threadIdx.x % 2 == 0 && count > 0) plane[i / 8] = static_cast<std::byte>(bits | behind << 4);
-}
-
-template <bool kAligned>
-__device__ void write_tile(Signing const& signing, std::uint64_t tile_begin, unsigned place_of_tile,
-                           unsigned size, Quad const (&c)[kItems], float const* scales,
-                           bool& any_zero) {
-#pragma unroll
-  for (unsigned item = 0; item < kItems; ++item) {
-    QuadPlace const at(item, size);
-    std::uint64_t const i = tile_begin + at.first;
-    unsigned const place = place_of_tile + at.first;
-    unsigned negative = 0;
-    unsigned zero = 0;
-    Quad rest = {};
-#pragma unroll
-    for (unsigned lane = 0; lane < 4; ++lane) {
-      if (lane >= at.count) continue;
-      float const x = c[item].at[lane];
-      float const scale = scales[(place + lane) / signing.block_elements];
-      if (x < 0.0F) negative |= 1U << lane;
-      if (x == 0.0F) zero |= 1U << lane;
-      float const decoded = x > 0.0F ? scale : x < 0.0F ? -scale : 0.0F;
-      rest.at[lane] = x - decoded;
-    }
-    any_zero = any_zero || zero != 0;
-    write_bits(signing.signs, i, at.count, negative);
-    write_bits(signing.zeros, i, at.count, zero);
-    if (signing.residual != nullptr) store_quad<kAligned>(signing.residual + i, rest, at.count);
-  }
-}
-
 template <bool kAligned>
 __global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
-    sign_kernel(Signing const signing, std::uint64_t num_runs, unsigned num_stretch_floats) {
+    sign_kernel(Signing const signing, CorrectedSource const source, std::uint64_t num_runs,
+                unsigned num_stretch_floats, std::uint32_t* any_zero) {
   extern __shared__ float4 shared[];
   auto* const stretch = reinterpret_cast<float*>(shared);
-  float* const scales = stretch + num_stretch_floats;
-  bool any_zero = false;
+  bool found_zero = false;
+  bool unused = false;
   for (std::uint64_t run = blockIdx.x; run < num_runs; run += gridDim.x) {
-    std::uint64_t const begin = run * signing.run_elements;
-    std::uint64_t const size = min(signing.run_elements, signing.num_elements - begin);
-    bool const is_held = signing.run_elements <= kTileElements;
-    Quad c[kItems];
-    if (is_held) {
-      read_tile<kAligned>(signing, begin, static_cast<unsigned>(size), c);
-      sum_tile(signing, static_cast<unsigned>(size), c, stretch, scales);
-    } else {
-      sum_long_blocks<kAligned>(signing, begin, size, c, stretch, scales);
-    }
-    __syncthreads();
-    auto const num_blocks =
-        static_cast<unsigned>((size + signing.block_elements - 1) / signing.block_elements);
-    for (unsigned block = threadIdx.x; block < num_blocks; block += TilePolicy::threads) {
-      signing.scales[begin / signing.block_elements + block] = scales[block];
-    }
-    for (std::uint64_t tile = 0; tile < size; tile += kTileElements) {
-      auto const tile_size = static_cast<unsigned>(min(size - tile, std::uint64_t{kTileElements}));
-      if (!is_held) read_tile<kAligned>(signing, begin + tile, tile_size, c);
-      write_tile<kAligned>(signing, begin + tile, static_cast<unsigned>(tile), tile_size, c, scales,
-                           any_zero);
-    }
-    __syncthreads();  // the scales are read; the next run has its own
+    sign_run<kAligned>(signing, source, run, stretch, num_stretch_floats, found_zero, unused);
   }
-  if (__syncthreads_or(any_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(signing.any_zero, 1U);
+  if (__syncthreads_or(found_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(any_zero, 1U);
 }
 
 struct SignAdd : OnlyIf {
@@ -261,32 +72,193 @@ struct SignAdd : OnlyIf {
   }
 };
 
+// --- many tensors --------------------------------------------------------------------------------
+
+// With a segment of its own, a run needs more registers than one of a single tensor.
+struct SignManyPolicy {
+  static constexpr unsigned threads = TilePolicy::threads, min_blocks = 2;
+};
+struct SignAddManyPolicy {
+  static constexpr unsigned threads = TilePolicy::threads, items_per_thread = 2, min_blocks = 4;
+};
+
+/// Where a body's planes begin; both are as long.
+__device__ std::uint64_t plane_bytes_of(Segment const& segment) {
+  return (segment.num_elements + 7) / 8;
+}
+
+template <typename G, typename Source>
+__global__ void __launch_bounds__(SignManyPolicy::threads, SignManyPolicy::min_blocks)
+    sign_many_kernel(Runs const runs, EncodedArrays const arrays, Signing const shape,
+                     unsigned num_stretch_floats, StepWords* words) {
+  extern __shared__ float4 shared[];
+  auto* const stretch = reinterpret_cast<float*>(shared);
+  __shared__ Segment segment;
+  __shared__ EncodedSegment<G> at;
+  StepValue<float> const carry = arrays.carry.get();
+  bool unused = false;
+  bool non_finite = false;
+  for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
+    runs.fetch(run, segment);
+    at.place(arrays, segment);
+    Signing signing = shape;
+    signing.num_elements = segment.num_elements;
+    signing.signs = at.codes + kSignHeader.size();
+    signing.zeros = signing.signs + plane_bytes_of(segment);
+    signing.scales = at.scales;
+    signing.residual = at.residual_out;
+    Source const source = source_of<Source>(at.gradient, at.residual_in, carry);
+    std::uint64_t const own_run = run - segment.first_run;
+    if (own_run == 0 && threadIdx.x < kSignHeader.size()) {
+      at.codes[threadIdx.x] = std::byte{threadIdx.x == 0};
+    }
+    if (all_quad_aligned(at.gradient, at.residual_in, at.residual_out)) {
+      sign_run<true>(signing, source, own_run, stretch, num_stretch_floats, unused, non_finite);
+    } else {
+      sign_run<false>(signing, source, own_run, stretch, num_stretch_floats, unused, non_finite);
+    }
+  }
+  raise(words, kStepNonFinite, non_finite);
+}
+
+__device__ bool all_word_aligned(std::byte const* a, std::byte const* b) {
+  return (reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) % 4 == 0;
+}
+
+/// The bits of an element, or of four that stand together in one half of a byte.
+struct SignAddMany {
+  std::byte const* signs;
+  std::byte const* zeros;
+  BlockScales scales;
+  float* accumulator;
+  float weight;
+  bool is_first;
+
+  template <int kWidth>
+  struct Loaded {
+    Pack<float, kWidth> sum;
+    Pack<float, kWidth> scale;
+    unsigned negative;
+    unsigned zero;
+  };
+  template <int kWidth>
+  __device__ Loaded<kWidth> load(std::uint64_t i) const {
+    constexpr unsigned kMask = (1U << kWidth) - 1;
+    Loaded<kWidth> result = {{},
+                             scales.at<kWidth>(i),
+                             static_cast<unsigned>(signs[i / 8]) >> (i % 8) & kMask,
+                             static_cast<unsigned>(zeros[i / 8]) >> (i % 8) & kMask};
+    if (!is_first) result.sum = cuda::load<kWidth>(accumulator + i);
+    return result;
+  }
+  template <int kWidth>
+  __device__ void finish(std::uint64_t i, Loaded<kWidth> const& x, bool& is_wrong) const {
+    Pack<float, kWidth> sum;
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      float const scale = (x.negative >> lane & 1U) != 0 ? -x.scale.at[lane] : x.scale.at[lane];
+      float const product = weight * ((x.zero >> lane & 1U) != 0 ? 0.0F : scale);
+      sum.at[lane] = canonical(x.sum.at[lane] + product);
+    }
+    is_wrong = is_wrong || (x.negative & x.zero) != 0;
+    store<kWidth>(accumulator + i, sum);
+  }
+};
+
+/// The bits of a run, read once in words: each word is asked for by eight threads.
+struct HeldPlanes {
+  static constexpr unsigned kWords = kTileElements / 32;
+  std::uint32_t signs[kWords];
+  std::uint32_t zeros[kWords];
+
+  /// Followed by a barrier. Behind a plane there is more of the body: the last word may reach
+  /// there.
+  __device__ void read(std::byte const* signs_from, std::byte const* zeros_from, unsigned size) {
+    unsigned const i = threadIdx.x;
+    if (i >= (size + 31) / 32) return;
+    signs[i] = reinterpret_cast<std::uint32_t const*>(signs_from)[i];
+    zeros[i] = reinterpret_cast<std::uint32_t const*>(zeros_from)[i];
+  }
+};
+
+/// Whether what stands around the planes is not as it must be. One thread looks.
+__device__ bool has_wrong_edges(Segment const& segment, std::byte const* bodies) {
+  std::byte const* const body = bodies + segment.codes_begin;
+  bool found = false;
+  for (unsigned i = 0; i < kSignHeader.size(); ++i) found = found || body[i] != std::byte{i == 0};
+  std::uint64_t const plane = plane_bytes_of(segment);
+  std::uint64_t const end = segment.codes_begin + kSignHeader.size() + 2 * plane;
+  auto const used = static_cast<unsigned>(segment.num_elements % 8);
+  if (used != 0) {
+    found = found || static_cast<unsigned>(bodies[end - 1]) >> used != 0 ||
+            static_cast<unsigned>(bodies[end - plane - 1]) >> used != 0;
+  }
+  for (std::uint64_t i = end; i < segment.scales_begin; ++i) {
+    found = found || bodies[i] != std::byte{0};
+  }
+  return found;
+}
+
+__global__ void __launch_bounds__(SignAddManyPolicy::threads, SignAddManyPolicy::min_blocks)
+    sign_add_many_kernel(Runs const runs, DecodedArrays const arrays, std::uint64_t run_elements,
+                         std::uint64_t block_elements, std::uint32_t const* only_if,
+                         StepWords* words) {
+  __shared__ Segment segment;
+  __shared__ HeldScales held;
+  __shared__ HeldPlanes planes;
+  static_assert(HeldPlanes::kWords <= SignAddManyPolicy::threads);
+  if (only_if != nullptr && *only_if == 0) return;
+  bool is_wrong = false;
+  for (std::uint64_t run = blockIdx.x; run < runs.count; run += gridDim.x) {
+    runs.fetch(run, segment);
+    std::uint64_t const begin = (run - segment.first_run) * run_elements;
+    std::uint64_t const size = min(run_elements, segment.num_elements - begin);
+    std::uint64_t const num_scales = (size + block_elements - 1) / block_elements;
+    std::byte const* scales =
+        arrays.bodies + segment.scales_begin + begin / block_elements * sizeof(float);
+    // A run begins with a byte of both planes.
+    std::byte const* signs = arrays.bodies + segment.codes_begin + kSignHeader.size() + begin / 8;
+    std::byte const* zeros = signs + plane_bytes_of(segment);
+    bool const is_held = size <= kTileElements && all_word_aligned(signs, zeros);
+    if (is_held) planes.read(signs, zeros, static_cast<unsigned>(size));
+    is_wrong = hold_scales<SignAddManyPolicy>(scales, num_scales, held) || is_wrong;
+    if (num_scales <= HeldScales::kMost) scales = reinterpret_cast<std::byte const*>(held.words);
+    if (is_held) {
+      signs = reinterpret_cast<std::byte const*>(planes.signs);
+      zeros = reinterpret_cast<std::byte const*>(planes.zeros);
+    }
+    if (threadIdx.x == 0 && begin == 0) {
+      is_wrong = has_wrong_edges(segment, arrays.bodies) || is_wrong;
+    }
+    float* const sums = sums_of(arrays, segment) + begin;
+    SignAddMany const operation = {signs, zeros,         BlockScales(scales, block_elements),
+                                   sums,  arrays.weight, arrays.is_first};
+    stream_part<SignAddManyPolicy>(operation, 0, size, all_quad_aligned(sums), is_wrong);
+  }
+  raise(words, kStepCorrupt, is_wrong);
+}
+
 }  // namespace
 
 void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
           std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
           std::span<float> residual, std::uint32_t* any_zero) noexcept {
   if (corrected.empty()) return;
-  Units const units(corrected.size(), std::lcm(block_elements, std::uint64_t{8}));
-  bool const is_padded = units.fits_tile && block_elements % 32 == 0;
-  Signing const signing = {.corrected = corrected.data(),
-                           .num_elements = corrected.size(),
-                           .run_elements = units.run_elements,
+  SignShape const shape(corrected.size(), block_elements);
+  Signing const signing = {.num_elements = corrected.size(),
+                           .run_elements = shape.units.run_elements,
                            .block_elements = static_cast<unsigned>(block_elements),
-                           .padding = is_padded ? kLanes : 0,
+                           .padding = shape.padding,
                            .signs = signs.data(),
                            .zeros = zeros.data(),
                            .scales = scales.data(),
-                           .residual = residual.empty() ? nullptr : residual.data(),
-                           .any_zero = any_zero};
-  auto const num_blocks = static_cast<unsigned>(divide_up(units.run_elements, block_elements));
-  unsigned const num_stretch_floats = kTileElements + num_blocks * signing.padding;
+                           .residual = residual.empty() ? nullptr : residual.data()};
   bool const is_aligned = is_quad_aligned(corrected.data()) && is_quad_aligned(signing.residual) &&
-                          (units.fits_tile || block_elements % 4 == 0);
-  launch(ctx, grid_of(units.num_runs), TilePolicy::threads,
-         (num_stretch_floats + num_blocks) * sizeof(float),
-         is_aligned ? sign_kernel<true> : sign_kernel<false>, signing, units.num_runs,
-         num_stretch_floats);
+                          (shape.units.fits_tile || block_elements % 4 == 0);
+  launch(ctx, grid_of(shape.units.num_runs), TilePolicy::threads, shape.shared_bytes(),
+         is_aligned ? sign_kernel<true> : sign_kernel<false>, signing,
+         CorrectedSource{corrected.data()}, shape.units.num_runs, shape.num_stretch_floats,
+         any_zero);
 }
 
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,
@@ -299,6 +271,41 @@ void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* z
   };
   add_rows(ctx, operation, accumulator.size(),
            is_quad_aligned(accumulator.data()) && is_even(signs) && is_even(zeros));
+}
+
+Flags sign_many(ExecContext const& ctx, SegmentTable const& table, EncodedArrays const& arrays,
+                std::uint64_t block_elements) noexcept {
+  Runs const runs(table);
+  if (runs.count == 0) return 0;
+  SignShape const shape(kTileElements, block_elements);
+  Signing const signing = {.num_elements = 0,
+                           .run_elements = shape.units.run_elements,
+                           .block_elements = static_cast<unsigned>(block_elements),
+                           .padding = shape.padding,
+                           .signs = nullptr,
+                           .zeros = nullptr,
+                           .scales = nullptr,
+                           .residual = nullptr};
+  auto const start = [&](auto* kernel) {
+    launch(ctx, grid_of(runs.count), SignManyPolicy::threads, shape.shared_bytes(), kernel, runs,
+           arrays, signing, shape.num_stretch_floats, ctx.words);
+  };
+  if (arrays.is_corrected) {
+    start(sign_many_kernel<float, CorrectedSource>);
+    return 0;
+  }
+  with_dtype(arrays.gradient.dtype,
+             [&]<typename G>(G const*) { start(sign_many_kernel<G, FusedSource<G>>); });
+  return 0;
+}
+
+bool sign_add_many(ExecContext const& ctx, SegmentTable const& table, DecodedArrays const& arrays,
+                   std::uint64_t block_elements) noexcept {
+  Runs const runs(table);
+  if (runs.count == 0) return true;
+  launch(ctx, grid_of(runs.count), SignAddManyPolicy::threads, 0, sign_add_many_kernel, runs,
+         arrays, run_elements(block_elements), block_elements, ctx.only_if, ctx.words);
+  return true;
 }
 
 }  // namespace gradsieve::kernels::cuda

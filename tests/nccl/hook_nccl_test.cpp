@@ -11,6 +11,7 @@
 
 #include "tests/distributed/cuda/hook_cuda_checks.hpp"
 #include "tests/nccl/nccl_ranks.hpp"
+#include "tests/support/plugin_specs.hpp"
 
 namespace gradsieve::testing {
 namespace {
@@ -77,10 +78,22 @@ TEST_P(HookNccl, ASumIsAsExactAsAnyOrderAllows) {
 
 // Whatever their number, small tensors of a bucket are coded together.
 TEST_P(HookNccl, LaunchesDoNotGrowWithTheNumberOfTensors) {
-  for (std::string const spec :
-       {"none", "bf16 ; feedback=residual", "fp16 ; feedback=residual", "int8 ; feedback=residual",
-        "int4(rounding=stochastic) ; feedback=residual",
-        "int8 ; feedback=residual ; dense_below=50"}) {
+  // What comes with more ranks, letters and decodes, is the same for all.
+  std::vector<std::string> specs = {"int8 ; feedback=residual",
+                                    "topk(density=0.1) | bf16 ; feedback=residual"};
+  if (GetParam() == 2)
+    specs.insert(
+        specs.end(),
+        {"none", "bf16 ; feedback=residual", "fp16 ; feedback=residual",
+         "int4(rounding=stochastic) ; feedback=residual",
+         "int8 ; feedback=residual ; dense_below=50", "sign(block=8) ; feedback=residual",
+         "topk(density=0.1) ; feedback=residual",
+         "topk(density=0.1, warmup_steps=9, warmup_density=0.3) | int8 ; feedback=residual",
+         "threshold(value=2, max_density=0.2) | bf16 ; feedback=residual",
+         "blocktopk(density=0.2, block=8) | sign ; feedback=residual",
+         "randomk(density=0.1) ; feedback=residual",
+         "randomk(density=0.1) | fp16 ; feedback=residual"});
+  for (std::string const& spec : specs) {
     run_device_ranks(GetParam(), [&](Transport& bootstrap) {
       auto const device = make_nccl_transport(bootstrap);
       std::size_t const few = count_launches(*device, spec, 32);
@@ -94,7 +107,8 @@ TEST_P(HookNccl, LaunchesDoNotGrowWithTheNumberOfTensors) {
 TEST_P(HookNccl, ExactRollbackAndRamps) {
   expect_like_cpu({.spec = "topk(density=0.01, warmup_steps=4, warmup_density=0.3) | int8 ; "
                            "feedback=residual",
-                   .rollback = Rollback::exact});
+                   .rollback = Rollback::exact,
+                   .with_long_tensor = GetParam() == 2});
   expect_like_cpu(
       {.spec = "int8(rounding=stochastic) ; feedback=residual", .rollback = Rollback::exact});
   expect_like_cpu({.spec = "threshold(value=2, max_density=0.02) ; feedback=residual",
@@ -292,8 +306,15 @@ INSTANTIATE_TEST_SUITE_P(Ranks, HookNcclFailuresInLazyStreams, ::testing::Values
 
 TEST(HookNcclPlan, RefusesWhatDoesNotRunOnADevice) {
   LocalGroup group(1);
-  for (std::string const spec : {"int8 | zstd", "cltk(density=0.01)", "topk(density=0.1) | zstd",
-                                 "int8 ; feedback=residual(dtype=bf16)", "randomk(density=0.1)"}) {
+  std::vector<std::string> specs = {"int8 | zstd", "topk(density=0.1) | zstd",
+                                    "int8 ; feedback=residual(dtype=bf16)", "randomk(density=0.1)"};
+  std::size_t const num_written = specs.size();
+  for (SpecCase const& spec_case : default_specs()) {
+    Chain const chain = with_feedback(spec_case);
+    if (!chain.compressor->claims().cuda) specs.push_back(chain.text);
+  }
+  ASSERT_GT(specs.size(), num_written);
+  for (std::string const& spec : specs) {
     try {
       CudaHookRank const rank(group.transport(0), options_for(spec), one_bucket_each({500}));
       ADD_FAILURE() << spec << " was planned";

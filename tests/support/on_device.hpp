@@ -31,6 +31,15 @@ inline void require(cudaError_t error) {
   return subset != nullptr && std::string_view(subset) == "quick";
 }
 
+/// Where kernels are interpreted, sizes and repetitions are small.
+[[nodiscard]] inline bool is_emulated() {
+  int device = 0;
+  cudaDeviceProp properties;
+  require(cudaGetDevice(&device));
+  require(cudaGetDeviceProperties(&properties, device));
+  return std::string_view(properties.name).find("cudasim") != std::string_view::npos;
+}
+
 /// A stream that waits for no other one, with step words, workspace and an error of its own.
 class CudaStep {
  public:

@@ -51,7 +51,9 @@ class Model {
     for (std::size_t i = 0; first < kCount; ++i) {
       bool const is_last = i + 1 == kTensors;
       std::uint64_t const count = is_last ? kCount - first : 256 * (1 + i * 37 % 64);
-      std::uint64_t const scales_begin = body_bytes_ + count * bits / 8;
+      // Two bits: bodies of `sign`, whose header comes first.
+      std::uint64_t const header = bits == 2 ? kernels::kSignHeader.size() : 0;
+      std::uint64_t const scales_begin = body_bytes_ + header + count * bits / 8;
       segments.push_back({.in_gradient = first,
                           .in_residual = first,
                           .codes_begin = body_bytes_,
@@ -116,6 +118,16 @@ void add_many_calls(std::vector<TrafficCall>& calls) {
                                              kBlock);
         });
   }
+  // Bodies with a header and two planes: the tensors have whole blocks, so nothing else is between.
+  constexpr std::uint64_t kSignBlock = 256;
+  add(calls, "sign_many, block 256", "streaming", 2, kSignBlock,
+      [](CudaStep& step, Model const& model) {
+        kernels::cuda::sign_many(step.context(), model.table(), model.encoded(), kSignBlock);
+      });
+  add(calls, "sign_add_many, block 256", "dequantize", 2, kSignBlock,
+      [](CudaStep& step, Model const& model) {
+        kernels::cuda::sign_add_many(step.context(), model.table(), model.decoded(), kSignBlock);
+      });
 }
 
 }  // namespace gradsieve::testing

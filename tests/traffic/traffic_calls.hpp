@@ -29,6 +29,7 @@ struct TrafficCall {
 void add_streaming_calls(std::vector<TrafficCall>& calls);
 void add_quantizer_calls(std::vector<TrafficCall>& calls);
 void add_many_calls(std::vector<TrafficCall>& calls);
+void add_many_sparse_calls(std::vector<TrafficCall>& calls);
 void add_sparse_calls(std::vector<TrafficCall>& calls);
 void add_selection_calls(std::vector<TrafficCall>& calls);
 
@@ -37,6 +38,7 @@ void add_selection_calls(std::vector<TrafficCall>& calls);
   add_streaming_calls(calls);
   add_quantizer_calls(calls);
   add_many_calls(calls);
+  add_many_sparse_calls(calls);
   add_sparse_calls(calls);
   add_selection_calls(calls);
   return calls;

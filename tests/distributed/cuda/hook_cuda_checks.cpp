@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/many_sparse_ops.hpp"
 #include "tests/support/plugin_specs.hpp"
 
 namespace gradsieve::testing {
@@ -15,13 +16,18 @@ constexpr std::uint64_t kRefusedStep = 4;
 
 /// Several tensors in a bucket, small ones around a large one, one of a single element and one of
 /// none.
-Layout some_layout(DType dtype) {
+Layout some_layout(DType dtype, bool with_long_tensor) {
   Layout layout;
   for (auto const& [name, count] : std::vector<std::pair<std::string, std::uint64_t>>{
            {"a", 700}, {"b", 33}, {"c", 1}, {"d", 1029}, {"e", 0}, {"f", 40}, {"g", 3}}) {
     layout.tensors.push_back({.name = name, .num_elements = count, .dtype = dtype});
   }
   layout.buckets = {{{"a", "b", "c"}}, {{"f", "d", "e", "g"}}};
+  if (with_long_tensor) {
+    std::uint64_t const count = kernels::kMostHeldElements + 1;
+    layout.tensors.push_back({.name = "long", .num_elements = count, .dtype = dtype});
+    layout.buckets[0].tensors = {"a", "long", "b", "c"};
+  }
   return layout;
 }
 
@@ -147,7 +153,7 @@ std::string check_steps(Transport& device, Transport& host, HookCase const& c,
   HookOptions options = options_for(c.spec);
   options.rollback = c.rollback;
   options.on_nonfinite = c.on_nonfinite;
-  Layout const layout = some_layout(c.dtype);
+  Layout const layout = some_layout(c.dtype, c.with_long_tensor);
   CudaHookRank cuda(device, options, layout);
   HostRank cpu(host, options, layout);
   GradientOf const gradient = gradients_with_a_nan(c.whole_numbers);

@@ -17,6 +17,8 @@ struct HookCase {
   DType dtype = DType::f32;
   /// For sums in another order than that of the ranks: the sum of whole numbers has no order.
   bool whole_numbers = false;
+  /// Beside small tensors, which are coded together, one that is too long for that.
+  bool with_long_tensor = false;
 };
 
 /// Specs with a claim `cuda` among the defaults and combinations, under error feedback.

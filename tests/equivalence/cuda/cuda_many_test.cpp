@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -23,6 +24,7 @@ class ManyTensors {
   static constexpr std::size_t kCounts[] = {5, 0, 4096, 1, 9001, 128, 3, 4097, 1000, 64};
 
   /// Blocks of codes of `bits` bits and scales behind them; block 0: values of `bits` bits, none.
+  /// 1 bit: bodies of `sign`.
   ManyTensors(CudaStep& step, DType dtype, int bits, std::uint64_t block_elements,
               Feedback feedback = Feedback::apart)
       : feedback_(feedback),
@@ -84,7 +86,8 @@ class ManyTensors {
     std::size_t body = 0;
     for (std::size_t const n : kCounts) {
       std::uint64_t const draw = mix64(n + segments.size());
-      std::size_t const code_bytes = (n * static_cast<unsigned>(bits) + 7) / 8;
+      std::size_t const code_bytes = bits == 1 ? kernels::kSignHeader.size() + 2 * ((n + 7) / 8)
+                                               : (n * static_cast<unsigned>(bits) + 7) / 8;
       std::size_t const scales = body + (code_bytes + 3) / 4 * 4;
       std::size_t const num_scales =
           block_elements == 0 ? 0
@@ -295,6 +298,141 @@ TEST(CudaDequantizeAddMany, FindsWhatRefRefuses) {
 
     ASSERT_TRUE(went_well(step));
     EXPECT_EQ(step.read_words().flags, kStepCorrupt) << at;
+  }
+}
+
+TEST(CudaSignMany, IsEquivalentToRef) {
+  for (DType const dtype : kGradientTypes) {
+    for (std::uint64_t const block_elements : {8U, 24U, 256U, 1024U, 4096U, 4104U, 8192U}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + ", block " + std::to_string(block_elements));
+      if (is_quick_subset() && (block_elements != 256 || dtype != DType::bf16)) continue;
+      std::uint64_t const draw = mix64(block_elements + static_cast<unsigned>(dtype));
+      CudaStep step;
+      ManyTensors tensors(step, dtype, 1, block_elements, static_cast<Feedback>(draw % 3));
+      auto const flags =
+          kernels::ref::sign_many({}, tensors.host(), tensors.encoded(0.9F), block_elements);
+
+      kernels::cuda::sign_many(step.context(), tensors.device(), tensors.encoded_on_device(0.9F),
+                               block_elements);
+
+      ASSERT_TRUE(went_well(step));
+      ASSERT_EQ(step.read_words().flags, flags);
+      tensors.expect_same();
+      if (HasFatalFailure()) return;
+      step.set_words({});
+      for (bool const is_first : {false, true}) {
+        bool const as_residual = draw % 2 == 0;
+        ASSERT_TRUE(kernels::ref::sign_add_many(
+            {}, tensors.host(), tensors.decoded(as_residual, is_first), block_elements));
+        kernels::cuda::sign_add_many(step.context(), tensors.device(),
+                                     tensors.decoded_on_device(as_residual, is_first),
+                                     block_elements);
+
+        ASSERT_TRUE(went_well(step));
+        ASSERT_EQ(step.read_words().flags, 0U);
+        tensors.expect_same();
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// A byte of the header, an element that is negative and zero, bits behind a plane, padding, a
+// scale.
+TEST(CudaSignAddMany, FindsWhatRefRefuses) {
+  constexpr std::uint64_t kBlock = 64;
+  CudaStep step;
+  ManyTensors tensors(step, DType::f32, 1, kBlock);
+  kernels::ref::sign_many({}, tensors.host(), tensors.encoded(1.0F), kBlock);
+  std::vector<std::byte> const sound = tensors.bodies();
+  for (std::size_t const number : {0, 4}) {  // of 5 and of 9001 elements
+    Segment const& segment = tensors.segments()[number];
+    auto const n = static_cast<std::size_t>(segment.num_elements);
+    std::size_t const body = static_cast<std::size_t>(segment.codes_begin);
+    std::size_t const plane = (n + 7) / 8;
+    std::size_t const scales = static_cast<std::size_t>(segment.scales_begin);
+    struct Damage {
+      std::size_t at;
+      std::byte bits;
+    };
+    for (Damage const& d : std::vector<Damage>{{body, std::byte{2}},
+                                               {body + 3, std::byte{1}},
+                                               {body + 4 + plane - 1, std::byte{0x80}},
+                                               {body + 4 + 2 * plane - 1, std::byte{0x80}},
+                                               {body + 4, std::byte{0xff}},
+                                               {body + 4 + n / 16, std::byte{0xff}},
+                                               {scales - 1, std::byte{1}},
+                                               {scales + 3, std::byte{0x80}}}) {
+      bool const is_no_padding = d.at + 1 == scales && scales == body + 4 + 2 * plane;
+      if (is_no_padding) continue;
+      std::vector<std::byte> bodies = sound;
+      bodies[d.at] |= d.bits;
+      if (d.bits == std::byte{0xff}) bodies[d.at + plane] |= d.bits;
+      OnDevice<std::byte> const damaged(step, bodies);
+      auto host = tensors.decoded(false);
+      auto device = tensors.decoded_on_device(false);
+      host.bodies = bodies.data();
+      device.bodies = damaged.data();
+      step.set_words({});
+
+      bool const is_well = kernels::ref::sign_add_many({}, tensors.host(), host, kBlock);
+      kernels::cuda::sign_add_many(step.context(), tensors.device(), device, kBlock);
+
+      ASSERT_TRUE(went_well(step));
+      EXPECT_EQ(step.read_words().flags, is_well ? 0U : kStepCorrupt) << d.at;
+      EXPECT_FALSE(is_well) << d.at;
+    }
+  }
+}
+
+// What a chain has chosen is c: it is not compensated, and a −0 stays one.
+TEST(CudaMany, CodesWhatIsCorrected) {
+  enum class Codec { f32, bf16, int8, sign };
+  for (Codec const codec : {Codec::f32, Codec::bf16, Codec::int8, Codec::sign}) {
+    CudaStep step;
+    int const bits = codec == Codec::f32    ? 32
+                     : codec == Codec::bf16 ? 16
+                     : codec == Codec::int8 ? 8
+                                            : 1;
+    std::uint64_t const block = codec == Codec::f32 || codec == Codec::bf16 ? 0 : 64;
+    ManyTensors tensors(step, DType::f32, bits, block);
+    std::vector<float> c = make_gradient(Shape::gaussian, 40000, 4);
+    for (std::size_t i = 0; i < c.size(); i += 3) c[i] = -0.0F;
+    OnDevice<float> const device_c(step, c);
+    kernels::EncodedArrays host = tensors.encoded(1.0F);
+    kernels::EncodedArrays device = tensors.encoded_on_device(1.0F);
+    ASSERT_LE(host.gradient.num_elements, c.size());
+    host.gradient = ConstTensorView(std::span<float const>(c));
+    device.gradient = {device_c.data(), c.size(), DType::f32, Device::cuda};
+    host.residual_in = device.residual_in = nullptr;
+    host.is_corrected = device.is_corrected = true;
+    step.set_words({});
+    auto const run = [&](auto& values, auto& quantize, auto& sign, ExecContext const& ctx,
+                         kernels::SegmentTable const& table, kernels::EncodedArrays const& arrays) {
+      if (codec == Codec::sign) {
+        sign(ctx, table, arrays, block);
+      } else if (codec == Codec::int8) {
+        quantize(ctx, table, arrays, 8, block, Rounding::nearest, 9);
+      } else {
+        values(ctx, table, arrays, codec == Codec::f32 ? DType::f32 : DType::bf16,
+               Rounding::nearest, 9);
+      }
+    };
+
+    run(kernels::ref::encode_values_many, kernels::ref::quantize_many, kernels::ref::sign_many, {},
+        tensors.host(), host);
+    run(kernels::cuda::encode_values_many, kernels::cuda::quantize_many, kernels::cuda::sign_many,
+        step.context(), tensors.device(), device);
+
+    ASSERT_TRUE(went_well(step));
+    EXPECT_EQ(step.read_words().flags, 0U);
+    tensors.expect_same();
+    if (HasFatalFailure()) return;
+    if (codec != Codec::f32) continue;
+    auto const first = wire::load<float>(tensors.bodies().data());
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(first),
+              std::bit_cast<std::uint32_t>(
+                  c[static_cast<std::size_t>(tensors.segments()[0].in_gradient)]));
   }
 }
 

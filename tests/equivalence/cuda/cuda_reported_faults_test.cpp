@@ -2,6 +2,8 @@
 // Faults that others had on GPUs, by their numbers in CASES.md. Sizes are those of the emulator.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "gradsieve/registry.hpp"
@@ -14,7 +16,7 @@ namespace {
 
 /// What top-k chooses of a gradient on the device.
 std::vector<std::uint32_t> topk_on_device(std::span<std::byte const> bytes, DType dtype,
-                                          std::uint64_t k) {
+                                          std::uint64_t k, std::uint32_t flags = 0) {
   std::uint64_t const n = bytes.size() / size_of(dtype);
   CudaStep step(kernels::topk_workspace_bytes(n, k));
   step.set_words({});
@@ -28,17 +30,57 @@ std::vector<std::uint32_t> topk_on_device(std::span<std::byte const> bytes, DTyp
                       selection);
   EXPECT_TRUE(went_well(step));
   EXPECT_EQ(counts.read()[0].num_indices, k);
+  EXPECT_EQ(step.read_words().flags, flags);
   return indices.read();
 }
 
-std::vector<std::uint32_t> topk_on_device(std::vector<float> const& gradient, std::uint64_t k) {
-  return topk_on_device(std::as_bytes(std::span(gradient)), DType::f32, k);
+std::vector<std::uint32_t> topk_on_device(std::vector<float> const& gradient, std::uint64_t k,
+                                          std::uint32_t flags = 0) {
+  return topk_on_device(std::as_bytes(std::span(gradient)), DType::f32, k, flags);
 }
 
 std::vector<std::uint32_t> first_numbers(std::uint32_t count) {
   std::vector<std::uint32_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), 0U);
   return numbers;
+}
+
+TEST(CudaReported, SelectC01NonFiniteElementsCountAsZero) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(topk_on_device({kNan, kInfinity, kInfinity, 3, kInfinity, -7}, 2, kStepNonFinite),
+            (std::vector<std::uint32_t>{3, 5}));
+}
+
+// Other orders of blocks are runs of their own; on a device there are 50 here.
+TEST(CudaReported, SelectC02TiesGoToTheLowestIndex) {
+  std::vector<float> gradient(65536);
+  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = i % 2 == 0 ? 0.25F : -0.25F;
+  gradient[100] = 1;
+  gradient[5000] = -1;
+  gradient[60000] = 1;
+  for (int run = 0; run < (is_emulated() ? 1 : 50); ++run) {
+    ASSERT_EQ(topk_on_device(gradient, 7),
+              (std::vector<std::uint32_t>{0, 1, 2, 3, 100, 5000, 60000}));
+  }
+}
+
+// As many as the density says, at the size of one real layer, where there is a device for it.
+TEST(CudaReported, SelectC08FindsTheCutForADensity) {
+  std::size_t const n = is_emulated() ? 190'000 : 19'000'000;
+  std::vector<float> const gradient = make_gradient(Shape::gaussian, n, 8);
+  std::vector<std::uint32_t> const chosen = topk_on_device(gradient, n / 100);
+  float least = std::numeric_limits<float>::infinity();
+  for (std::uint32_t const i : chosen) least = std::min(least, std::fabs(gradient[i]));
+  std::size_t num_above = 0;
+  std::size_t num_reached = 0;
+  for (float const x : gradient) {
+    num_above += std::fabs(x) > least ? 1 : 0;
+    num_reached += std::fabs(x) >= least ? 1 : 0;
+  }
+  EXPECT_LT(num_above, n / 100);
+  EXPECT_GE(num_reached, n / 100);
+  EXPECT_TRUE(std::ranges::adjacent_find(chosen, std::greater_equal<>()) == chosen.end());
 }
 
 TEST(CudaReported, SelectC03BothZerosAreOneTie) {
@@ -92,6 +134,119 @@ TEST(CudaReported, SelectC07CountsDoNotWrapAboveTwoToThe31) {
     EXPECT_GT(num_bytes, piece.num_elements / 100) << spec;
     // The last of the indices that fill a set up still has 32 bits.
     EXPECT_LE(2 * piece.num_elements, std::uint64_t{1} << 32);
+  }
+}
+
+/// A quantizer with feedback on the device, and what its payload decodes to there.
+struct QuantizedOnDevice {
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+  std::vector<float> residual;
+  std::vector<float> decoded;
+
+  QuantizedOnDevice(std::vector<float> const& values, std::vector<float> const& before, int bits,
+                    std::uint64_t block_elements) {
+    std::size_t const n = values.size();
+    CudaStep step;
+    step.set_words({});
+    OnDevice<float> const gradient(step, values);
+    OnDevice<float> const rest(step, before);
+    OnDevice<float> const sum(step, std::vector<float>(n));
+    OnDevice<std::byte> const out(
+        step, std::vector<std::byte>((n * static_cast<unsigned>(bits) + 7) / 8));
+    OnDevice<float> const steps(step,
+                                std::vector<float>((n + block_elements - 1) / block_elements));
+    kernels::cuda::quantize_fused(step.context(), {gradient.data(), n, DType::f32},
+                                  {rest.span(), rest.span(), 1.0F}, bits, block_elements,
+                                  kernels::Rounding::nearest, {}, out.span(), steps.span());
+    kernels::cuda::dequantize_add(step.context(), out.span(),
+                                  reinterpret_cast<std::byte const*>(steps.data()), bits,
+                                  block_elements, 1.0F, sum.span());
+    EXPECT_TRUE(went_well(step));
+    EXPECT_EQ(step.read_words().flags, 0U);
+    codes = out.read();
+    scales = steps.read();
+    residual = rest.read();
+    decoded = sum.read();
+  }
+};
+
+TEST(CudaReported, QuantC11ABlockOfZerosDecodesToZeros) {
+  std::vector<float> gradient = make_gradient(Shape::gaussian, 192);
+  std::vector<float> const zeros(192);
+  for (int const bits : {8, 4}) {
+    QuantizedOnDevice const noise(gradient, zeros, bits, 64);
+    std::fill(gradient.begin() + 64, gradient.begin() + 128, 0.0F);
+    QuantizedOnDevice const q(gradient, zeros, bits, 64);
+    for (std::size_t i = 0; i < 192; ++i) {
+      bool const in_zero_block = i >= 64 && i < 128;
+      ASSERT_EQ(q.decoded[i], in_zero_block ? 0.0F : noise.decoded[i]) << i;
+      if (in_zero_block) {
+        ASSERT_EQ(q.residual[i], 0.0F) << i;
+      }
+    }
+    EXPECT_EQ(q.scales[1], 0.0F);
+    gradient = make_gradient(Shape::gaussian, 192);
+  }
+}
+
+TEST(CudaReported, QuantC12AConstantBlockDecodesToItsConstant) {
+  std::vector<float> nearly(64, 0.01F);
+  nearly[63] = 0.0100001F;
+  for (auto const& block : {std::vector<float>(64, 0.01F), std::vector<float>(64, -3e4F), nearly}) {
+    for (int const bits : {8, 4}) {
+      QuantizedOnDevice const q(block, std::vector<float>(64), bits, 64);
+      float const one_ulp = std::fabs(std::nextafter(block[0], 1e9F) - block[0]);
+      // 0.0100001 is 107 ulp above its neighbours, which share its level.
+      float const spread = std::fabs(block[63] - block[0]);
+      for (std::size_t i = 0; i < 64; ++i) {
+        EXPECT_LE(std::fabs(q.decoded[i] - block[i]), one_ulp + spread) << i;
+        EXPECT_LE(std::fabs(q.residual[i]), one_ulp + spread) << i;
+      }
+    }
+  }
+}
+
+// Blocks are counted in the flat array: a block that spans two rows serves both with one scale.
+TEST(CudaReported, QuantC13RowsThatAreNoMultipleOfTheBlockKeepTheirSigns) {
+  std::vector<float> matrix;
+  for (int i = 0; i < 30; ++i) {
+    matrix.push_back(static_cast<float>(std::pow(100.0, i / 10)) * (i % 2 == 0 ? 1.0F : -1.0F));
+  }
+  QuantizedOnDevice const q(matrix, std::vector<float>(30), 8, 4);
+  ASSERT_EQ(q.scales.size(), 8U);
+  for (std::size_t i = 0; i < 30; ++i) {
+    auto const block =
+        std::span(matrix).subspan(i / 4 * 4, std::min<std::size_t>(4, 30 - i / 4 * 4));
+    float largest = 0;
+    for (float const x : block) largest = std::max(largest, std::fabs(x));
+    EXPECT_LE(std::fabs(q.decoded[i] - matrix[i]), largest / 127) << i;
+    EXPECT_GE(q.decoded[i] * matrix[i], 0.0F) << i;
+  }
+}
+
+TEST(CudaReported, QuantC14PacksAnyCountAndKeepsWhatTheCodesLeaveOut) {
+  for (std::size_t n = 1; n <= 33; n += is_quick_subset() ? 8 : 1) {
+    std::vector<float> gradient(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      gradient[i] = static_cast<float>(static_cast<int>(i % 15) - 7);
+    }
+    gradient[n / 2] = 7.0F;
+    QuantizedOnDevice const q(gradient, std::vector<float>(n), 4, 64);
+    ASSERT_EQ(q.codes.size(), (n * 4 + 7) / 8);
+    EXPECT_EQ(q.decoded, gradient) << n;
+    if (n % 2 != 0) {
+      EXPECT_EQ(q.codes.back() >> 4, std::byte{0}) << n;
+    }
+  }
+  std::vector<float> const gradient = {0.7F, -0.2F, 0.49F, -0.5F, 0.3F};
+  std::vector<float> const before = {0.0F, -0.4F, 0.02F, 0.0F, 0.3F};
+  QuantizedOnDevice const q(gradient, before, 4, 8);
+  EXPECT_FLOAT_EQ(q.scales[0], 0.1F);
+  for (std::size_t i = 0; i < 5; ++i) {
+    float const corrected = gradient[i] + before[i];
+    EXPECT_NEAR(q.decoded[i] + q.residual[i], corrected, 1e-6F) << i;
+    EXPECT_LE(std::fabs(q.residual[i]), 0.05F + 1e-6F) << i;
   }
 }
 
