@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchanges of a round: which collective carries the letters, and what is done with what comes.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "comm/exchange/shards.hpp"
+#include "comm/exchange/swap.hpp"
 #include "comm/hook_impl.hpp"
 #include "comm/stopwatch.hpp"
 
@@ -20,7 +22,11 @@ exchange::ExchangeContext& Hook::Impl::data_context(Parcel& parcel,
   static_cast<void>(parcel);
   data.transport = transport;
   data.tag = tag(sequence);
-  data.deadline = Clock::now() + options.exchange_deadline;
+  // A rank that has missed another one knows the step is lost. Others may have given it up
+  // meanwhile and send it nothing: it goes on to the vote, before they miss it there as well.
+  bool const is_lost = std::find(data.gone.begin(), data.gone.end(), true) != data.gone.end();
+  auto const patience = is_lost ? exchange::kGrace : options.exchange_deadline;
+  data.deadline = Clock::now() + patience;
   data.blamed_rank = -1;
   return data;
 }

@@ -201,6 +201,35 @@ TEST(HookLateVote, OfAFirstTryDoesNotCountForTheSecond) {
   });
 }
 
+// Words about new rules that come after their call was given up must not count for the next call.
+TEST(HookLateRules, OfACallThatTimedOutDoNotMeetTheNextOne) {
+  std::barrier all(2);
+  test::run_ranks(2, [&](Transport& inner) {
+    LateTransport transport(inner);
+    HookOptions options = options_for(kTopk);
+    options.exchange_deadline = std::chrono::milliseconds(300);
+    HookRank rank(transport, options, one_bucket_each({900}));
+    bool const is_late = inner.rank() == 1;
+    transport.hold(is_late);
+    std::vector<Rule> const dense = {{"*", "none"}};
+    if (is_late) {
+      rank.hook().set_rules(dense, 2);
+    } else {
+      EXPECT_THROW(rank.hook().set_rules(dense, 2), Error);
+      EXPECT_EQ(rank.hook().failure().rank, 1);
+    }
+    all.arrive_and_wait();
+    transport.hold(false);
+    rank.step(0);
+
+    rank.hook().set_rules({{"*", "int8 ; feedback=residual"}}, 2);
+
+    for (std::uint64_t step = 1; step < 5; ++step) rank.step(step);
+    EXPECT_EQ(rank.hook().tensor_stats()[0].spec.substr(0, 4), "int8");
+    all.arrive_and_wait();
+  });
+}
+
 // Nobody knows that it committed: all roll back, and the same gradient gives the same step.
 TEST(HookInDoubtEverywhere, RollsBackAndTheStepMayBeSubmittedAgain) {
   LocalGroup rebuilt(kWorldSize);

@@ -39,7 +39,8 @@ struct Arguments {
 
 constexpr std::uint64_t kFirstFault = 3;
 constexpr std::chrono::milliseconds kExchangeDeadline{1000};
-constexpr std::chrono::milliseconds kVoteDeadline{2000};
+// A survivor that the machine holds up for less than this is still there for the roll call.
+constexpr std::chrono::milliseconds kVoteDeadline{4000};
 // Both deadlines and what a busy machine adds: a hang is longer than any of it.
 constexpr std::chrono::seconds kMostSeconds{60};
 

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that stops answering at any of its calls. The survivors learn who it is, agree on what
 // counts, and go on as a smaller group; nothing of theirs is lost.
+#include <atomic>
 #include <barrier>
 #include <map>
 #include <mutex>
 
 #include <gtest/gtest.h>
 
+#include "comm/exchange/swap.hpp"
 #include "tests/faults/expected_run.hpp"
 #include "tests/faults/stalling_transport.hpp"
+#include "tests/support/test_transports.hpp"
 
 namespace gradsieve::testing {
 namespace {
@@ -140,6 +143,52 @@ void expect_conservation(LostRankCase const& lost, int victim, Books const& book
       static_cast<double>(next + kStepsAfter + 1) * (2.0 + 2.0 * kWorldSize) * 0x1p-24 * largest;
   for (std::size_t i = 0; i < out.size(); ++i)
     ASSERT_NEAR(out[i], given[i], allowed) << "element " << i << ", victim " << victim;
+}
+
+/// Measures how long a rank is ready to wait for data after it has missed some.
+class PatienceTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  Status receive(Channel channel, int peer, std::uint32_t tag, Bytes bytes,
+                 Request& request) noexcept override {
+    is_voting_ = channel == Channel::control;
+    return inner_.receive(channel, peer, tag, bytes, request);
+  }
+  Status wait(Request& request, Deadline deadline) noexcept override {
+    if (has_missed_ && !is_voting_) longest_ = std::max(longest_, deadline - Clock::now());
+    Status const status = inner_.wait(request, deadline);
+    has_missed_ = has_missed_ || status.code() == Code::timeout;
+    return status;
+  }
+  [[nodiscard]] bool has_missed() const { return has_missed_; }
+  [[nodiscard]] Clock::duration longest() const { return longest_; }
+
+ private:
+  bool is_voting_ = false;
+  bool has_missed_ = false;
+  Clock::duration longest_{};
+};
+
+// Rank 2 is gone, and rank 1, which has missed rank 0, too, sends it nothing any more.
+TEST(LateRank, HasNoPatienceLeftOnceItHasMissedOne) {
+  test::run_ranks(3, [](Transport& transport) {
+    int const me = transport.rank();
+    std::atomic<int> num_sent{0};
+    LossyTransport lossy(transport, Channel::data, [&](int peer) {
+      return me == 2 || (me == 1 && peer == 0 && num_sent++ > 0);
+    });
+    lossy.arm(true);
+    PatienceTransport patience(lossy);
+    HookOptions options = options_of({"", "topk(density=0.1) ; feedback=residual", {}});
+    HookRank rank(patience, options, layout());
+
+    HookRank::Attempt const attempt = rank.attempt(0, heavy_tailed_of);
+
+    EXPECT_FALSE(attempt.result.committed);
+    if (me != 0) return;
+    EXPECT_TRUE(patience.has_missed());
+    EXPECT_LE(patience.longest(), 2 * exchange::kGrace);
+  });
 }
 
 class LostRank : public ::testing::TestWithParam<LostRankCase> {};
