@@ -23,12 +23,13 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
             "begin: the outcome of the last step is unknown; call recover or restart from a "
             "checkpoint"};
   }
-  GRADSIEVE_RETURN_IF_ERROR(take_due_rules(new_step));
-  ++attempt;
-  first_tag = std::exchange(end_tag, end_tag + num_sequences + 1);  // the last one is the vote's
+  // Before anything changes: a rank that is refused may call again, in step with the others.
   if (!(new_loss_scale > 0.0F) || !(new_loss_scale <= std::numeric_limits<float>::max())) {
     return {Code::invalid_argument, "begin: the loss scale must be positive and finite"};
   }
+  GRADSIEVE_RETURN_IF_ERROR(take_due_rules(new_step));
+  ++attempt;
+  first_tag = std::exchange(end_tag, end_tag + num_sequences + 1);  // the last one is the vote's
   if (!device) settle();
   step = new_step;
   loss_scale = new_loss_scale;

@@ -291,5 +291,31 @@ TEST(HookOrder, CallsOutOfOrderAreAnswered) {
   });
 }
 
+// The refused call has used no tags, planned no rules and applied no outcome: the rank calls again
+// and is where the others are.
+TEST(HookOrder, ARankWhoseLossScaleIsRefusedMayCallAgain) {
+  test::run_ranks(kWorldSize, [](Transport& transport) {
+    HookOptions const options = options_for("topk(density=0.05) ; feedback=residual");
+    HookRank rank(transport, options, one_bucket_each({500, 60}));
+    HookRank other(transport, options, one_bucket_each({500, 60}));  // never refused
+    for (HookRank* const each : {&rank, &other})
+      each->hook().set_rules({{.match = "*", .spec = "int8 ; feedback=residual"}}, 5);
+    for (std::uint64_t step = 0; step < 8; ++step) {
+      if (transport.rank() == 1) {
+        auto const before = residual_bits(rank);
+        for (float const wrong : {0.0F, -1.0F, kNan, kInfinity})
+          EXPECT_EQ(rank.hook().begin(step, wrong).code(), Code::invalid_argument) << wrong;
+        EXPECT_EQ(residual_bits(rank), before);
+      }
+      rank.step(step);
+      other.step(step);
+      EXPECT_EQ(bits_of(rank.all_results()), bits_of(other.all_results())) << "step " << step;
+      if (step != 2 && step != 4) continue;
+      for (HookRank* const each : {&rank, &other}) ASSERT_TRUE(each->hook().refuse().ok());
+    }
+    EXPECT_EQ(residual_bits(rank), residual_bits(other));
+  });
+}
+
 }  // namespace
 }  // namespace gradsieve::testing
