@@ -249,10 +249,15 @@ function(gsv_add_mpi_run test_name num_ranks)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
+  gsv_set_mpi_properties(${test_name} ${num_ranks} ${arg_TIMEOUT} "${arg_LABELS}" "${arg_ENVIRONMENT}")
+endfunction()
+
+# gsv_set_mpi_properties(test_name num_ranks timeout labels [environment]): of a ctest that starts ranks.
+function(gsv_set_mpi_properties test_name num_ranks timeout labels)
   # Open MPI refuses root and more ranks than cores unless told; ranks that wait must not spin.
-  set_tests_properties(${test_name} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+  set_tests_properties(${test_name} PROPERTIES LABELS "mpi;${labels}" TIMEOUT ${timeout}
     PROCESSORS ${num_ranks} RESOURCE_LOCK mpi ENVIRONMENT
-    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;${arg_ENVIRONMENT}")
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;${ARGN}")
 endfunction()
 
 # The demo trains on libtorch; where that is missing, asking for it gives a sentence.

@@ -9,12 +9,12 @@
 
 namespace gradsieve::bench {
 
-/// Prints to stdout, in the columns of nccl-tests and ours. `dense_us` of a size is its first row's
-/// time.
+/// Prints to stdout, in the columns of nccl-tests and ours.
 void print_header(int world_size);
-void print_row(Row const& row, Row const& dense, int world_size);
+void print_row(Row const& row, int world_size);
 
-/// Writes a file whole or not at all. Throws Error(io_error).
+/// Writes a file whole or not at all. What was not found out is null in JSON and empty in CSV.
+/// Throws Error(io_error).
 void write_json(std::string const& path, std::vector<Row> const& rows, int world_size,
                 std::string const& command);
 void write_csv(std::string const& path, std::vector<Row> const& rows, int world_size);

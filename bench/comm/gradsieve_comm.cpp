@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -95,31 +96,42 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
   int const world_size = transport.world_size();
   DType const dtype = parse_dtype(options.dtype);
 
-  std::vector<std::string> specs{"none"};
-  if (dtype != DType::f64) specs.emplace_back("bf16");
-  if (transport.traits().has_dense_all_reduce && !limited) specs.emplace_back(kLibraryDense);
-  specs.insert(specs.end(), options.specs.begin(), options.specs.end());
+  // Dense fp32 is the first row of each size, whatever the gradients' type; f64 has a dense of its
+  // own.
+  struct Line {
+    std::string spec;
+    DType dtype;
+  };
+  std::vector<Line> lines{{"none", dtype == DType::f64 ? DType::f64 : DType::f32}};
+  if (dtype != lines[0].dtype) lines.push_back({"none", dtype});
+  if (dtype != DType::f64) lines.push_back({"bf16", dtype});
+  if (transport.traits().has_dense_all_reduce && !limited) lines.push_back({kLibraryDense, dtype});
+  for (std::string const& spec : options.specs) lines.push_back({spec, dtype});
 
   if (speaks) print_header(world_size);
   std::vector<Row> rows;
   std::uint64_t num_wrong = 0;
   for (double bytes = static_cast<double>(options.min_bytes);
        bytes <= static_cast<double>(options.max_bytes); bytes = next_size(options, bytes)) {
-    Row dense;
-    for (std::string const& spec : specs) {
-      Row const row =
-          measure(transport, {.spec = spec,
+    std::size_t const first = rows.size();
+    for (Line const& line : lines) {
+      Row row =
+          measure(transport, {.spec = line.spec,
                               .num_elements = static_cast<std::uint64_t>(bytes) / size_of(dtype),
-                              .dtype = dtype,
+                              .dtype = line.dtype,
                               .op = options.op == "sum" ? ReduceOp::sum : ReduceOp::mean,
                               .iterations = options.iterations,
                               .warmup_iterations = options.warmup_iterations,
                               .seed = options.seed,
                               .check = options.check != 0});
-      if (spec == "none") dense = row;
-      if (speaks) print_row(row, dense, world_size);
-      num_wrong += row.num_wrong;
-      rows.push_back(row);
+      Row const& dense = rows.size() == first ? row : rows[first];
+      if (world_size > 1 && row.supported) {
+        row.ratio = row.wire_bytes > 0.0 ? dense.wire_bytes / row.wire_bytes : 0.0;
+        row.vs_dense = dense.total_us / row.total_us;
+      }
+      if (speaks) print_row(row, world_size);
+      num_wrong += row.num_wrong.value_or(0);
+      rows.push_back(std::move(row));
     }
   }
   if (speaks && !options.json.empty()) write_json(options.json, rows, world_size, options.command);

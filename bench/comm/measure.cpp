@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/exchange/collectives.hpp"
@@ -31,19 +33,44 @@ class Talk {
     context_.channel = Channel::control;
     context_.tag = 0x0d000000u;
   }
-  std::vector<double> gather(double own) {
+  std::vector<std::uint64_t> const& gather(std::uint64_t own) {
     context_.deadline = Clock::now() + kDeadline;
     ++context_.tag;
-    Status const status = exchange::all_gather_word(context_, std::bit_cast<std::uint64_t>(own),
-                                                    words_, {flags_.get() + size_, size_});
-    if (!status.ok()) throw Error(status.code(), "a rank does not answer");
-    std::vector<double> values(size_);
-    for (std::size_t r = 0; r < size_; ++r) values[r] = std::bit_cast<double>(words_[r]);
-    return values;
+    expect_ok(exchange::all_gather_word(context_, own, words_, {flags_.get() + size_, size_}));
+    return words_;
   }
-  double maximum(double own) { return std::ranges::max(gather(own)); }
+  void barrier() { gather(0); }
+  double maximum(double own) {
+    double largest = own;
+    for (std::uint64_t const word : gather(std::bit_cast<std::uint64_t>(own)))
+      largest = std::max(largest, std::bit_cast<double>(word));
+    return largest;
+  }
+  /// Rank 0's bytes, on all ranks as many as they bring.
+  std::vector<std::byte> of_rank_0(ConstBytes own) {
+    Transport& transport = *context_.transport;
+    std::vector<std::byte> bytes(own.begin(), own.end());
+    ++context_.tag;
+    Deadline const deadline = Clock::now() + kDeadline;
+    for (int peer = 1; peer < transport.world_size(); ++peer) {
+      Request request;
+      if (transport.rank() == 0) {
+        expect_ok(transport.send(context_.channel, peer, context_.tag, own, request));
+      } else if (transport.rank() == peer) {
+        expect_ok(transport.receive(context_.channel, 0, context_.tag, bytes, request));
+      } else {
+        continue;
+      }
+      expect_ok(transport.wait(request, deadline));
+    }
+    return bytes;
+  }
 
  private:
+  static void expect_ok(Status const& status) {
+    if (!status.ok()) throw Error(status.code(), "a rank does not answer");
+  }
+
   std::size_t size_;
   std::vector<Request> requests_;
   std::vector<std::uint64_t> words_;
@@ -57,8 +84,49 @@ double median(std::vector<double> values) {
 }
 
 void convert_to(std::vector<float> const& values, TensorView out) {
+  if (out.dtype == DType::f64) {
+    std::ranges::copy(values, out.as<double>().begin());
+    return;
+  }
   ExecContext ctx;
   kernels::narrow(ctx, values, false, out);
+}
+
+/// Calls visit(index, value) for every element.
+template <typename Visit>
+void for_each_value(ConstTensorView view, Visit const& visit) {
+  if (view.dtype == DType::f64) {
+    std::span<double const> const values = view.as<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) visit(i, values[i]);
+    return;
+  }
+  ExecContext ctx;
+  std::vector<float> wide(4096);
+  for (std::uint64_t begin = 0; begin < view.num_elements; begin += wide.size()) {
+    wide.resize(std::min<std::uint64_t>(wide.size(), view.num_elements - begin));
+    kernels::widen(ctx, view.slice(begin, wide.size()), wide);
+    for (std::size_t i = 0; i < wide.size(); ++i) visit(begin + i, double{wide[i]});
+  }
+}
+
+/// What the last step has left on this rank, against the truth and against the other ranks.
+void check(Transport& transport, Case const& which, TensorView result, double divisor, Row& row) {
+  std::vector<double> expected(which.num_elements, 0.0);
+  std::vector<std::byte> memory(result.num_bytes());
+  TensorView const given(memory.data(), which.num_elements, which.dtype);
+  int const last_step = which.warmup_iterations + which.iterations - 1;
+  for (int r = 0; r < transport.world_size(); ++r) {
+    fill_gradient(which.seed, r, static_cast<std::uint64_t>(last_step), given);
+    for_each_value(given, [&](std::size_t i, double x) { expected[i] += x / divisor; });
+  }
+  double error = 0.0;
+  double norm = 0.0;
+  for_each_value(result, [&](std::size_t i, double x) {
+    error += (x - expected[i]) * (x - expected[i]);
+    norm += expected[i] * expected[i];
+  });
+  row.relative_error = norm > 0.0 ? std::sqrt(error / norm) : 0.0;
+  row.num_wrong = count_wrong(transport, result);
 }
 
 double predicted(Row const& row, Case const& which, int world_size, std::size_t capacity_bytes) {
@@ -67,7 +135,8 @@ double predicted(Row const& row, Case const& which, int world_size, std::size_t 
   // Both kinds of all-reduce move every element out of each rank twice, but for its own share.
   double const body = row.exchange == "two_shot"
                           ? static_cast<double>(capacity_bytes)
-                          : static_cast<double>(which.num_elements) * sizeof(float);
+                          : static_cast<double>(which.num_elements) *
+                                (which.dtype == DType::f64 ? sizeof(double) : sizeof(float));
   return 2.0 * others / world_size * body;
 }
 
@@ -81,7 +150,7 @@ Row measure_library(Transport& transport, Case const& which, Talk& talk) {
   std::vector<double> total;
   for (int i = 0; i < which.warmup_iterations + which.iterations; ++i) {
     fill_gradient(which.seed, transport.rank(), static_cast<std::uint64_t>(i), data);
-    talk.gather(0.0);
+    talk.barrier();
     Clock::time_point const start = Clock::now();
     if (!transport.dense_all_reduce(data).ok()) {
       row.supported = false;
@@ -95,6 +164,7 @@ Row measure_library(Transport& transport, Case const& which, Talk& talk) {
   row.predicted_bytes = row.wire_bytes = 2.0 * others / transport.world_size() *
                                          static_cast<double>(memory.size());  // the ring's optimum
   row.total_us = row.exchange_us = talk.maximum(median(total));
+  if (which.check) check(transport, which, data, 1.0, row);  // it has sums alone
   return row;
 }
 
@@ -116,6 +186,24 @@ void fill_gradient(std::uint64_t seed, int rank, std::uint64_t step, TensorView 
   convert_to(values, gradient);
 }
 
+std::uint64_t count_wrong(Transport& transport, ConstTensorView result) {
+  Talk talk(transport);
+  ConstBytes const own(static_cast<std::byte const*>(result.data), result.num_bytes());
+  std::string_view const text(reinterpret_cast<char const*>(own.data()), own.size());
+  std::vector<std::uint64_t> const& hashes = talk.gather(PlanHash().add(text).value());
+  if (std::ranges::count(hashes, hashes[0]) == transport.world_size()) return 0;
+
+  // Only where they do differ the elements are worth sending.
+  std::vector<std::byte> const first = talk.of_rank_0(own);
+  std::size_t const size = size_of(result.dtype);
+  std::uint64_t num_wrong = 0;
+  for (std::size_t i = 0; i < own.size(); i += size)
+    num_wrong += std::memcmp(own.data() + i, first.data() + i, size) != 0 ? 1 : 0;
+  std::uint64_t sum = 0;
+  for (std::uint64_t const of_rank : talk.gather(num_wrong)) sum += of_rank;
+  return sum;
+}
+
 Row measure(Transport& transport, Case const& which) {
   Talk talk(transport);
   if (which.spec == kLibraryDense) return measure_library(transport, which, talk);
@@ -133,7 +221,7 @@ Row measure(Transport& transport, Case const& which) {
   int const steps = which.warmup_iterations + which.iterations;
   for (int i = 0; i < steps; ++i) {
     fill_gradient(which.seed, transport.rank(), static_cast<std::uint64_t>(i), gradient);
-    talk.gather(0.0);
+    talk.barrier();
     Clock::time_point const start = Clock::now();
     Event event;
     Status status = hook.begin(static_cast<std::uint64_t>(i));
@@ -167,34 +255,8 @@ Row measure(Transport& transport, Case const& which) {
       chain.compressor->round(chain.compressor->num_rounds() - 1, info).capacity_bytes};
   row.predicted_bytes =
       predicted(row, which, transport.world_size(), wire::payload_capacity(bodies));
-  if (!which.check) return row;
-
   double const divisor = which.op == ReduceOp::mean ? transport.world_size() : 1;
-  std::vector<double> expected(which.num_elements, 0.0);
-  std::vector<std::byte> other(memory.size());
-  std::vector<float> wide(which.num_elements);
-  ExecContext ctx;
-  for (int r = 0; r < transport.world_size(); ++r) {
-    TensorView const view(other.data(), which.num_elements, which.dtype);
-    fill_gradient(which.seed, r, static_cast<std::uint64_t>(steps - 1), view);
-    kernels::widen(ctx, view, wide);
-    for (std::size_t i = 0; i < wide.size(); ++i)
-      expected[i] += static_cast<double>(wide[i]) / divisor;
-  }
-  kernels::widen(ctx, gradient, wide);
-  double error = 0.0;
-  double norm = 0.0;
-  PlanHash hash;
-  for (std::size_t i = 0; i < wide.size(); ++i) {
-    error += (wide[i] - expected[i]) * (wide[i] - expected[i]);
-    norm += expected[i] * expected[i];
-    hash.add(std::bit_cast<std::uint32_t>(wide[i]));
-  }
-  row.relative_error = norm > 0.0 ? std::sqrt(error / norm) : 0.0;
-  // 52 bits of the hash survive as a double, which is plenty to tell two results apart.
-  std::vector<double> const hashes = talk.gather(static_cast<double>(hash.value() >> 12));
-  row.num_wrong = static_cast<std::uint64_t>(
-      std::ranges::count_if(hashes, [&](double h) { return h != hashes[0]; }));
+  if (which.check) check(transport, which, gradient, divisor, row);
   return row;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gradsieve/hook.hpp"
@@ -34,14 +35,21 @@ struct Row {
   double exchange_us = 0.0;
   double decode_us = 0.0;
   double total_us = 0.0;
-  double relative_error =
-      0.0;  ///< ‖result − true‖ / ‖true‖ in the last step, the true mean or sum in double
-  std::uint64_t num_wrong = 0;  ///< elements that differ between ranks
+  /// ‖result − true‖ / ‖true‖ in the last step, the true mean or sum in double. None: not checked.
+  std::optional<double> relative_error = {};
+  /// Elements that are not bit for bit rank 0's, added up over ranks. None: not checked.
+  std::optional<std::uint64_t> num_wrong = {};
+  /// Bytes and time of the dense row of this size over this row's. None: one rank sends nothing.
+  std::optional<double> ratio = {};
+  std::optional<double> vs_dense = {};
   bool supported = true;
 };
 
 /// The gradient of a rank in a step: heavy-tailed, as recorded gradients are.
 void fill_gradient(std::uint64_t seed, int rank, std::uint64_t step, TensorView gradient);
+
+/// Row::num_wrong of a result that every rank holds. Called by all ranks.
+[[nodiscard]] std::uint64_t count_wrong(Transport& transport, ConstTensorView result);
 
 /// Runs on every rank with the same arguments.
 [[nodiscard]] Row measure(Transport& transport, Case const& which);
