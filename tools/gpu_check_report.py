@@ -16,6 +16,32 @@ def last_line(text, default=""):
     return first_line("\n".join(reversed(text.splitlines())), default)
 
 
+SANITIZER_FOUND = 99
+# How compute-sanitizer's own lines begin where it cannot do its work; what it finds is told by others.
+SANITIZER_REFUSES = (
+    "Error: Device not supported", "Error: Failed to initialize", "Error: No attachable process found",
+    "Error: Target application terminated before first instrumented API call",
+    "Internal Sanitizer Error", "Unable to find injection library")
+
+
+def judgement_of_sanitizer(status, text):
+    """`wrong` for a finding, `ok` if all of the program ran and nothing was found."""
+    if status is None:
+        return "timeout"
+    told = [line[10:] for line in text.splitlines() if line.startswith("========= ")]
+    refused = [line for line in told if line.startswith(SANITIZER_REFUSES)]
+    # Details are indented; the banner, the sum and the status say nothing new.
+    found = [line for line in told if line[:1].strip() and line not in refused
+             and line not in ("COMPUTE-SANITIZER", "Target application returned an error")
+             and "SUMMARY: " not in line]
+    # A refusal may end with the status of a finding, but a finding is told as well.
+    if status == SANITIZER_FOUND and (found or not refused):
+        return "wrong"
+    # Some versions end well without having run the program.
+    ran = " calls checked, " in text
+    return "ok" if status == 0 and ran and not refused else "does not work here"
+
+
 class Log:
     """Runs commands for a limited time; all that they print goes to log.txt."""
 
