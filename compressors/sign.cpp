@@ -7,7 +7,6 @@
 
 #include "compressors/batches.hpp"
 #include "compressors/body_fields.hpp"
-#include "compressors/cached_parts.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve {
@@ -141,17 +140,8 @@ Status SignCompressor::do_encode_with_residual(ExecContext const& ctx, int, Tens
   WorkspaceScope const scope(*ctx.workspace);
   Draft draft;
   GRADSIEVE_RETURN_IF_ERROR(open(ctx, n, body, draft));
-  for_cached_parts(ctx, n, block_elements_, [&](std::uint64_t begin, std::uint64_t count) {
-    ResidualView const part = part_of(residual, begin, count);
-    raise_flags(ctx, kernels::compensate(ctx, gradient.slice(begin, count), part));
-    std::size_t const byte = static_cast<std::size_t>(begin / 8);
-    kernels::sign(
-        ctx, part.out, block_elements_, draft.signs.subspan(byte, wire::bytes_for_bits(count)),
-        draft.zeros.subspan(byte, wire::bytes_for_bits(count)),
-        draft.scales.subspan(static_cast<std::size_t>(begin / block_elements_),
-                             static_cast<std::size_t>(num_blocks(count, block_elements_))),
-        part.out, draft.any_zero.data());
-  });
+  raise_flags(ctx, kernels::sign_fused(ctx, gradient, residual, block_elements_, draft.signs,
+                                       draft.zeros, draft.scales, draft.any_zero.data()));
   close(ctx, draft, n, body);
   return {};
 }

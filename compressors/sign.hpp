@@ -21,7 +21,7 @@ namespace gradsieve {
 /// State:      none
 /// Workspace:  4 bytes per block
 /// Edge cases: an all-zero block has scale 0
-/// Cost:       one pass over memory: compensate and kernels::sign by turns on cached parts
+/// Cost:       kernels::sign_fused: gradient and residual read, residual and planes written
 /// Errors:     invalid_argument if the block is not a multiple of 8: two shards would share a byte
 class SignCompressor final : public Compressor {
  public:

@@ -197,6 +197,14 @@ void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_
       any_zero);
 }
 
+Flags sign_fused(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                 std::uint64_t block_elements, std::span<std::byte> signs,
+                 std::span<std::byte> zeros, std::span<float> scales,
+                 std::uint32_t* any_zero) noexcept {
+  return run(GRADSIEVE_BACKENDS(sign_fused), ctx, gradient, residual, block_elements, signs, zeros,
+             scales, any_zero);
+}
+
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,
               std::byte const* scales, std::uint64_t block_elements, float weight,
               std::span<float> accumulator) noexcept {

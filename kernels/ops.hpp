@@ -190,6 +190,11 @@ using SignFn = void(ExecContext const&, std::span<float const> corrected,
                     std::uint64_t block_elements, std::span<std::byte> signs,
                     std::span<std::byte> zeros, std::span<float> scales, std::span<float> residual,
                     std::uint32_t* any_zero) noexcept;
+/// The same on g and e in one pass: c as in CompensateFn, residual.out ← c − ĉ.
+using SignFusedFn = Flags(ExecContext const&, ConstTensorView gradient, ResidualView residual,
+                          std::uint64_t block_elements, std::span<std::byte> signs,
+                          std::span<std::byte> zeros, std::span<float> scales,
+                          std::uint32_t* any_zero) noexcept;
 /// accumulator_i ← accumulator_i + weight·ĉ_i; `zeros` is null if none are.
 using SignAddFn = void(ExecContext const&, std::byte const* signs, std::byte const* zeros,
                        std::byte const* scales, std::uint64_t block_elements, float weight,
@@ -278,6 +283,7 @@ using WriteHeaderFn = void(ExecContext const&, PayloadHeader const& header,
   QuantizeFusedFn quantize_fused;       \
   DequantizeAddFn dequantize_add;       \
   SignFn sign;                          \
+  SignFusedFn sign_fused;               \
   SignAddFn sign_add;                   \
   BitmapEncodeFn bitmap_encode;         \
   BitmapDecodeFn bitmap_decode;         \

@@ -24,6 +24,7 @@ struct SegmentKernels {
   WidenFn& widen;
   QuantizeFn& quantize;
   SignFn& sign;
+  SignFusedFn& sign_fused;
   SignAddFn& sign_add;
 };
 
@@ -187,14 +188,21 @@ inline Flags sign_each(SegmentKernels const& run, ExecContext const& ctx, Segmen
   Flags flags = 0;
   for (Segment const& segment : table.segments) {
     if (segment.num_elements == 0) continue;
-    flags |= correct_each(run, ctx, segment, arrays);
-    std::span<float> const c = residual_of(segment, arrays).out;
+    ConstTensorView const gradient =
+        arrays.gradient.slice(segment.in_gradient, segment.num_elements);
+    ResidualView const residual = residual_of(segment, arrays);
     SignParts const parts(segment, arrays.bodies, block_elements);
     std::ranges::copy(kSignHeader, parts.header.begin());
+    std::span<float> const scales{reinterpret_cast<float*>(parts.scales.data()),
+                                  parts.scales.size() / sizeof(float)};
     std::uint32_t any_zero = 0;  // the plane of zeros is always there
-    run.sign(ctx, c, block_elements, parts.signs, parts.zeros,
-             {reinterpret_cast<float*>(parts.scales.data()), parts.scales.size() / sizeof(float)},
-             c, &any_zero);
+    if (arrays.is_corrected) {
+      run.sign(ctx, gradient.as<float>(), block_elements, parts.signs, parts.zeros, scales,
+               residual.out, &any_zero);
+    } else {
+      flags |= run.sign_fused(ctx, gradient, residual, block_elements, parts.signs, parts.zeros,
+                              scales, &any_zero);
+    }
   }
   return flags;
 }

@@ -81,33 +81,45 @@ void add_dequantize(CaseList& list, Format format) {
   list.add(std::move(c));
 }
 
-void add_sign(CaseList& list, std::uint64_t block_elements) {
+void add_sign(CaseList& list, std::uint64_t block_elements, bool is_fused) {
+  std::uint64_t const n = list.num_elements;
+  double const payload = 0.25 + 4 / static_cast<double>(block_elements);
+  GpuCase c = {
+      .kernel = is_fused ? "sign_fused" : "sign",
+      .variant = "block " + std::to_string(block_elements),
+      .traffic = {is_fused ? "4 g + 8 e + 2 / 8 + 4 / block" : "4 c + 4 e' + 2 / 8 + 4 / block",
+                  (is_fused ? 12 : 8) + payload}};
+  std::size_t const g = is_fused ? c.gradient(n) : 0;
+  std::size_t const e = c.sums(n);
+  std::size_t const signs = c.output((n + 7) / 8);
+  std::size_t const zeros = c.output((n + 7) / 8);
+  std::size_t const scales = c.output(4 * blocks_of(n, block_elements));
+  std::size_t const any_zero = c.in_out({}, 4);
+  c.run = [=](ExecContext const& ctx, Arrays const& a) {
+    std::span<float> const residual = a.as<float>(e);
+    std::uint32_t* const found = a.as<std::uint32_t>(any_zero).data();
+    if (!is_fused) {
+      kernels::sign(ctx, residual, block_elements, a.bytes(signs), a.bytes(zeros),
+                    a.as<float>(scales), residual, found);
+      return;
+    }
+    raise_flags(ctx, kernels::sign_fused(ctx, {a.data(g), n, DType::f32},
+                                         {residual, residual, 1.0F}, block_elements, a.bytes(signs),
+                                         a.bytes(zeros), a.as<float>(scales), found));
+  };
+  list.add(std::move(c));
+}
+
+void add_sign_add(CaseList& list, std::uint64_t block_elements) {
   std::uint64_t const n = list.num_elements;
   std::uint64_t const plane_bytes = (n + 7) / 8;
-  std::uint64_t const scale_bytes = 4 * blocks_of(n, block_elements);
-  std::string const variant = "block " + std::to_string(block_elements);
-  double const payload = 0.25 + 4 / static_cast<double>(block_elements);
-  GpuCase sign = {.kernel = "sign",
-                  .variant = variant,
-                  .traffic = {"4 c + 4 e' + 2 / 8 + 4 / block", 8 + payload}};
-  std::size_t const corrected = sign.sums(n);
-  std::size_t const signs = sign.output(plane_bytes);
-  std::size_t const zeros = sign.output(plane_bytes);
-  std::size_t const scales = sign.output(scale_bytes);
-  std::size_t const any_zero = sign.in_out({}, 4);
-  sign.run = [=](ExecContext const& ctx, Arrays const& a) {
-    kernels::sign(ctx, a.as<float>(corrected), block_elements, a.bytes(signs), a.bytes(zeros),
-                  a.as<float>(scales), a.as<float>(corrected),
-                  a.as<std::uint32_t>(any_zero).data());
-  };
-  list.add(std::move(sign));
-
-  GpuCase add = {.kernel = "sign_add",
-                 .variant = variant,
-                 .traffic = {"8 sum + 2 / 8 + 4 / block", 8 + payload}};
+  GpuCase add = {
+      .kernel = "sign_add",
+      .variant = "block " + std::to_string(block_elements),
+      .traffic = {"8 sum + 2 / 8 + 4 / block", 8.25 + 4 / static_cast<double>(block_elements)}};
   std::size_t const sent_signs = add.input({Content::codes, DType::f32, 1}, plane_bytes);
   std::size_t const sent_zeros = add.input({Content::codes, DType::f32, 2}, plane_bytes);
-  std::size_t const sent_scales = add.input({Content::scales}, scale_bytes);
+  std::size_t const sent_scales = add.input({Content::scales}, 4 * blocks_of(n, block_elements));
   std::size_t const sum = add.sums(n);
   add.run = [=](ExecContext const& ctx, Arrays const& a) {
     kernels::sign_add(ctx, a.data(sent_signs), a.data(sent_zeros), a.data(sent_scales),
@@ -129,7 +141,9 @@ void add_quantizer_cases(CaseList& list) {
   add_fused(list, DType::f32, {4, 64, Rounding::stochastic});
   add_dequantize(list, kBytes);
   add_dequantize(list, kNibbles);
-  add_sign(list, 1024);
+  add_sign(list, 1024, false);
+  add_sign(list, 1024, true);
+  add_sign_add(list, 1024);
 }
 
 }  // namespace gradsieve::bench

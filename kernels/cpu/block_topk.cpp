@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/cpu/block_topk.simd.hpp"
 #include "kernels/cpu/element_type.hpp"
 #include "kernels/cpu/feedback.simd.hpp"
 #include "kernels/cpu/radix_select.hpp"
@@ -87,6 +88,19 @@ std::uint32_t measure_blocks(ConstTensorView gradient, ResidualView residual, Bl
   auto* const compensate_part = GRADSIEVE_PICK(compensate_chunk);
   BlockMeasure const measure(blocks, norm);
   std::uint32_t non_finite = 0;
+  if (norm == BlockNorm::l2 && blocks.block_elements % 32 == 0 &&
+      blocks.block_elements <= kSumBlockElements) {
+    std::uint64_t const begin = blocks.begin(first);
+    std::uint64_t const num_whole = std::min<std::uint64_t>(
+        norms.size(), (blocks.num_elements - begin) / blocks.block_elements);
+    auto* const square_blocks = GRADSIEVE_PICK(compensate_square_blocks);
+    non_finite = square_blocks(
+        gradient.slice(begin, num_whole * blocks.block_elements).data, element_type(gradient.dtype),
+        residual.in.empty() ? nullptr : residual.in.data() + begin, residual.carry, num_whole,
+        blocks.block_elements, residual.out.data() + begin, norms.data());
+    first += num_whole;
+    norms = norms.subspan(num_whole);
+  }
   while (!norms.empty()) {
     auto const part = norms.first(std::min<std::size_t>(measure.blocks_at_once(), norms.size()));
     std::uint64_t const begin = blocks.begin(first);

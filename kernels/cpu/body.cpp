@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few bytes, or what the C library does as fast as memory: nothing to add to `ref`.
+// A few bytes, or what the C library does as fast as memory: nothing to add to `ref`. But scales
+// and planes may be long.
+#include "kernels/cpu/body.simd.hpp"
+#include "kernels/cpu/simd_dispatch.hpp"
 #include "kernels/ops.hpp"
 
 namespace gradsieve::kernels::cpu {
+namespace {
+
+unsigned char const* bytes_of(std::span<std::byte const> bytes) noexcept {
+  return reinterpret_cast<unsigned char const*>(bytes.data());
+}
+
+}  // namespace
 
 void clear(ExecContext const& ctx, std::span<std::byte> bytes) noexcept { ref::clear(ctx, bytes); }
 
@@ -25,13 +35,17 @@ bool check_fields(ExecContext const& ctx, std::span<std::byte const> fields,
   return ref::check_fields(ctx, fields, at);
 }
 
-bool check_scales(ExecContext const& ctx, std::span<std::byte const> scales) noexcept {
-  return ref::check_scales(ctx, scales);
+bool check_scales(ExecContext const&, std::span<std::byte const> scales) noexcept {
+  constexpr std::uint32_t kInfinity = 0x7f800000;  // negative numbers are above it, too
+  return GRADSIEVE_PICK(largest_word)(scales.data(), scales.size() / sizeof(float)) < kInfinity;
 }
 
 bool check_clear(ExecContext const& ctx, std::span<std::byte const> bytes,
                  std::span<std::byte const> mask, unsigned skipped_bits) noexcept {
-  return ref::check_clear(ctx, bytes, mask, skipped_bits);
+  if (bytes.empty()) return true;
+  auto const rest_of_mask = mask.empty() ? nullptr : bytes_of(mask) + 1;
+  return ref::check_clear(ctx, bytes.first(1), mask.first(mask.empty() ? 0 : 1), skipped_bits) &&
+         !GRADSIEVE_PICK(any_bit)(bytes_of(bytes) + 1, rest_of_mask, bytes.size() - 1);
 }
 
 }  // namespace gradsieve::kernels::cpu

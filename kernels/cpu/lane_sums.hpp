@@ -20,6 +20,9 @@ class LaneSums {
 #if defined(__AVX512F__)
       auto const x = reinterpret_cast<SomeDoubles>(
           _mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(bits)));
+#elif defined(__AVX2__)
+      // g++ 12 converts two at a time, through the stack.
+      auto const x = reinterpret_cast<SomeDoubles>(_mm256_cvtps_pd(reinterpret_cast<__m128>(bits)));
 #else
       auto const x = __builtin_convertvector(reinterpret_cast<SomeFloats>(bits), SomeDoubles);
 #endif

@@ -76,9 +76,7 @@ inline void end_streaming() {
 
 /// A stored NaN is the canonical one.
 [[gnu::always_inline]] inline Floats canonical(Floats x) {
-  Words const is_number = x == x;
-  return reinterpret_cast<Floats>((is_number & reinterpret_cast<Words>(x)) |
-                                  (~is_number & all_words(kNanBits)));
+  return x == x ? x : all_floats(float_of(kNanBits));
 }
 
 /// All ones in the lanes whose bit is set.

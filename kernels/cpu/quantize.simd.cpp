@@ -5,8 +5,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/compensate_lanes.hpp"
-#include "kernels/cpu/half_rows.hpp"
+#include "kernels/cpu/compensate_window.hpp"
 #include "kernels/cpu/lanes.hpp"
 #include "kernels/cpu/philox_lanes.hpp"
 
@@ -17,8 +16,6 @@ namespace {
 constexpr std::uint64_t kTileElements = 1024;
 /// Elements of the innermost loop: a multiple of every vector.
 constexpr std::uint64_t kGroupElements = 64;
-
-std::uint64_t smaller(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
 /// What is worked on at a time: one block, or as many short ones as a tile holds.
 std::uint64_t window_elements(std::uint64_t block_elements) {
@@ -98,40 +95,15 @@ class NibblePacker {
 
 // --- pass A --------------------------------------------------------------------------------------
 
-/// The largest magnitude among the sums g + carry·e, by its bits: they are in the order of the
-/// magnitudes, and what is not finite lies above all that is.
-template <typename Residual>
-std::int32_t compensate_row(float const* gradient, Residual residual_in, float carry,
-                            std::uint64_t count, float* corrected) {
-  std::int32_t largest_bits = 0;
-  GRADSIEVE_INDEPENDENT_ITERATIONS
-  for (std::uint64_t i = 0; i < count; ++i) {
-    float const carried = carry * residual_in[i];
-    float const sum = gradient[i] + carried;
-    auto const magnitude = static_cast<std::int32_t>(bits_of(sum) & ~kSignBit);
-    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
-    corrected[i] = magnitude < static_cast<std::int32_t>(kInfinityBits) ? sum : carried;
-  }
-  return largest_bits;
-}
-
-/// `residual_in` may be null: e = 0.
-struct Source {
-  void const* gradient;
-  ElementType type;
-  float const* residual_in;
-  float carry;
-};
-
-/// Asks for what pass A will read `distance` elements from now, a few lines at a time: arithmetic
-/// then hides the way from memory. Addresses behind the end are never looked at.
+/// Asks for what pass A will read `distance` elements from now, a few lines at a time:
+/// arithmetic then hides the way from memory. Addresses behind the end are never looked at.
 struct Ahead {
   char const* gradient = nullptr;  ///< null: nothing is asked for
   char const* residual_in = nullptr;
   std::uint64_t gradient_size = 4;
 
   Ahead() = default;
-  Ahead(Source const& source, std::uint64_t distance)
+  Ahead(Uncorrected const& source, std::uint64_t distance)
       : gradient_size(source.type == ElementType::f32 ? 4 : 2) {
     gradient = static_cast<char const*>(source.gradient) + distance * gradient_size;
     residual_in = reinterpret_cast<char const*>(source.residual_in);
@@ -149,23 +121,6 @@ struct Ahead {
     }
   }
 };
-
-std::int32_t compensate_block(Source const& source, std::uint64_t begin, std::uint64_t count,
-                              float* corrected) {
-  alignas(64) float buffer[kTileElements];
-  std::int32_t largest_bits = 0;
-  for (std::uint64_t done = 0; done < count; done += kTileElements) {
-    std::uint64_t const n = smaller(kTileElements, count - done);
-    std::uint64_t const at = begin + done;
-    float const* const gradient = f32_row(source.gradient, source.type, at, n, buffer);
-    std::int32_t const row_bits =
-        source.residual_in == nullptr
-            ? compensate_row(gradient, NoResidual{}, source.carry, n, corrected + done)
-            : compensate_row(gradient, source.residual_in + at, source.carry, n, corrected + done);
-    largest_bits = row_bits > largest_bits ? row_bits : largest_bits;
-  }
-  return largest_bits;
-}
 
 float largest_magnitude(float const* corrected, std::uint64_t count) {
   std::int32_t largest_bits = 0;
@@ -354,7 +309,7 @@ void quantize_run(QuantizerRun const& run, float const* corrected) {
 bool quantize_fused_run(QuantizerRun const& run, void const* gradient, ElementType type,
                         float const* residual_in, float carry) {
   QuantizeBlock* const quantize = choose_quantize_block(run.is_stochastic, true);
-  Source const source = {gradient, type, residual_in, carry};
+  Uncorrected const source = {gradient, type, residual_in, carry};
   RandomWindow random(run.key, run.first_element);
   NibblePacker packer(run.codes);
   float const levels = run.bits == 8 ? 127.0F : 7.0F;

@@ -2,32 +2,15 @@
 #include "kernels/cpu/select_pass.simd.hpp"
 
 #include "kernels/cpu/compensate_lanes.hpp"
-#include "kernels/cpu/lanes.hpp"
+#include "kernels/cpu/corrected_lanes.hpp"
 
 namespace gradsieve::kernels::cpu {
 namespace {
 
-/// What is to be sent: c of the elements from i on.
 template <ElementType kType, bool kHasResidual>
-struct Corrected {
-  static constexpr std::uint64_t kSize = kType == ElementType::f32 ? 4 : 2;
-  char const* gradient;
-  float const* residual;
-  Floats carry;
-
-  explicit Corrected(SelectPass const& pass)
-      : gradient(static_cast<char const*>(pass.gradient)),
-        residual(pass.residual_in),
-        carry(all_floats(pass.carry)) {}
-
-  [[gnu::always_inline]] inline Floats at(std::uint64_t i, Words& non_finite) const {
-    Floats const e = kHasResidual ? load<Floats>(residual + i) : Floats{};
-    Floats const carried = carry * e;
-    Floats const sum = load_elements<kType>(gradient + i * kSize) + carried;
-    Words const is_infinite = magnitudes(sum) > all_words(kInfinityBits - 1);
-    non_finite |= is_infinite;
-    return is_infinite ? carried : sum;
-  }
+struct ToSend : Corrected<kType, kHasResidual> {
+  explicit ToSend(SelectPass const& pass)
+      : Corrected<kType, kHasResidual>(pass.gradient, pass.residual_in, pass.carry) {}
 };
 
 struct InPlace {
@@ -151,9 +134,9 @@ std::uint32_t select_typed(SelectPass const& pass, std::uint32_t* indices, float
                            std::uint32_t* non_finite) {
   std::uint32_t const size = kType == ElementType::f32 ? 4 : 2;
   if (pass.residual_in == nullptr) {
-    return select_from<Corrected<kType, false>>(pass, size, indices, values, non_finite);
+    return select_from<ToSend<kType, false>>(pass, size, indices, values, non_finite);
   }
-  return select_from<Corrected<kType, true>>(pass, size, indices, values, non_finite);
+  return select_from<ToSend<kType, true>>(pass, size, indices, values, non_finite);
 }
 
 std::uint32_t select_in_place(SelectPass const& pass, std::uint32_t* indices, float* values,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/element.hpp"
 #include "kernels/cpu/per_target.hpp"
 
 namespace gradsieve::kernels::cpu {
@@ -20,6 +21,17 @@ struct SignRun {
 
 /// True if an element is zero.
 GRADSIEVE_PER_TARGET(bool sign_run(SignRun const& run, float const* corrected))
+
+/// What a run has come across.
+struct SignFindings {
+  bool any_zero;
+  bool any_nonfinite;
+};
+
+/// c goes to run.residual first and is replaced there by c − ĉ. `residual_in` is null for e = 0.
+GRADSIEVE_PER_TARGET(SignFindings sign_fused_run(SignRun const& run, void const* gradient,
+                                                 ElementType type, float const* residual_in,
+                                                 float carry))
 
 /// Elements [begin, end) of the whole array; begin is a multiple of eight.
 GRADSIEVE_PER_TARGET(void sign_add_run(unsigned char const* signs, unsigned char const* zeros,

@@ -7,18 +7,28 @@
 namespace gradsieve::kernels::cuda {
 namespace {
 
-template <bool kAligned>
-__global__ void __launch_bounds__(TilePolicy::threads, TilePolicy::min_blocks)
-    sign_kernel(Signing const signing, CorrectedSource const source, std::uint64_t num_runs,
-                unsigned num_stretch_floats, std::uint32_t* any_zero) {
+// What is made of g and e needs more registers than what is there.
+template <typename Source>
+struct SignPolicy {
+  static constexpr unsigned threads = TilePolicy::threads, min_blocks = 3;
+};
+template <>
+struct SignPolicy<CorrectedSource> : TilePolicy {};
+
+template <bool kAligned, typename Source>
+__global__ void __launch_bounds__(SignPolicy<Source>::threads, SignPolicy<Source>::min_blocks)
+    sign_kernel(Signing const signing, Source source, std::uint64_t num_runs,
+                unsigned num_stretch_floats, std::uint32_t* any_zero, StepWords* words) {
   extern __shared__ float4 shared[];
   auto* const stretch = reinterpret_cast<float*>(shared);
+  source.begin();
   bool found_zero = false;
-  bool unused = false;
+  bool non_finite = false;
   for (std::uint64_t run = blockIdx.x; run < num_runs; run += gridDim.x) {
-    sign_run<kAligned>(signing, source, run, stretch, num_stretch_floats, found_zero, unused);
+    sign_run<kAligned>(signing, source, run, stretch, num_stretch_floats, found_zero, non_finite);
   }
   if (__syncthreads_or(found_zero ? 1 : 0) != 0 && threadIdx.x == 0) atomicOr(any_zero, 1U);
+  raise(words, kStepNonFinite, non_finite);
 }
 
 struct SignAdd : OnlyIf {
@@ -238,27 +248,59 @@ __global__ void __launch_bounds__(SignAddManyPolicy::threads, SignAddManyPolicy:
   raise(words, kStepCorrupt, is_wrong);
 }
 
+// --- one tensor ----------------------------------------------------------------------------------
+
+struct Planes {
+  std::uint64_t block_elements;
+  std::span<std::byte> signs;
+  std::span<std::byte> zeros;
+  std::span<float> scales;
+  std::span<float> residual;
+  std::uint32_t* any_zero;
+};
+
+template <typename Source>
+void launch_sign(ExecContext const& ctx, std::uint64_t num_elements, Planes const& planes,
+                 Source const& source, StepWords* words, bool is_source_aligned) noexcept {
+  if (num_elements == 0) return;
+  SignShape const shape(num_elements, planes.block_elements);
+  Signing const signing = {.num_elements = num_elements,
+                           .run_elements = shape.units.run_elements,
+                           .block_elements = static_cast<unsigned>(planes.block_elements),
+                           .padding = shape.padding,
+                           .signs = planes.signs.data(),
+                           .zeros = planes.zeros.data(),
+                           .scales = planes.scales.data(),
+                           .residual = planes.residual.empty() ? nullptr : planes.residual.data()};
+  bool const is_aligned = is_source_aligned && is_quad_aligned(signing.residual) &&
+                          (shape.units.fits_tile || planes.block_elements % 4 == 0);
+  launch(ctx, grid_of(shape.units.num_runs), TilePolicy::threads, shape.shared_bytes(),
+         is_aligned ? sign_kernel<true, Source> : sign_kernel<false, Source>, signing, source,
+         shape.units.num_runs, shape.num_stretch_floats, planes.any_zero, words);
+}
+
 }  // namespace
 
 void sign(ExecContext const& ctx, std::span<float const> corrected, std::uint64_t block_elements,
           std::span<std::byte> signs, std::span<std::byte> zeros, std::span<float> scales,
           std::span<float> residual, std::uint32_t* any_zero) noexcept {
-  if (corrected.empty()) return;
-  SignShape const shape(corrected.size(), block_elements);
-  Signing const signing = {.num_elements = corrected.size(),
-                           .run_elements = shape.units.run_elements,
-                           .block_elements = static_cast<unsigned>(block_elements),
-                           .padding = shape.padding,
-                           .signs = signs.data(),
-                           .zeros = zeros.data(),
-                           .scales = scales.data(),
-                           .residual = residual.empty() ? nullptr : residual.data()};
-  bool const is_aligned = is_quad_aligned(corrected.data()) && is_quad_aligned(signing.residual) &&
-                          (shape.units.fits_tile || block_elements % 4 == 0);
-  launch(ctx, grid_of(shape.units.num_runs), TilePolicy::threads, shape.shared_bytes(),
-         is_aligned ? sign_kernel<true> : sign_kernel<false>, signing,
-         CorrectedSource{corrected.data()}, shape.units.num_runs, shape.num_stretch_floats,
-         any_zero);
+  Planes const planes = {block_elements, signs, zeros, scales, residual, any_zero};
+  launch_sign(ctx, corrected.size(), planes, CorrectedSource{corrected.data()}, nullptr,
+              is_quad_aligned(corrected.data()));
+}
+
+// As with quantize_fused a run that is read twice may have its residual in place of e.
+Flags sign_fused(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                 std::uint64_t block_elements, std::span<std::byte> signs,
+                 std::span<std::byte> zeros, std::span<float> scales,
+                 std::uint32_t* any_zero) noexcept {
+  Planes const planes = {block_elements, signs, zeros, scales, residual.out, any_zero};
+  float const* const in = residual.in.empty() ? nullptr : residual.in.data();
+  with_elements(gradient, [&]<typename T>(T const* elements) {
+    launch_sign(ctx, gradient.num_elements, planes, FusedSource<T>{elements, in, residual.carry},
+                ctx.words, is_quad_aligned(elements) && is_quad_aligned(in));
+  });
+  return 0;
 }
 
 void sign_add(ExecContext const& ctx, std::byte const* signs, std::byte const* zeros,

@@ -5,9 +5,10 @@
 namespace gradsieve::kernels::ref {
 namespace {
 
-constexpr SegmentKernels kKernels = {
-    compensate,     narrow,       store_bf16,  add_scaled, clear,    retain, quantize_fused,
-    dequantize_add, check_scales, check_clear, widen,      quantize, sign,   sign_add};
+constexpr SegmentKernels kKernels = {compensate,   narrow,      store_bf16,     add_scaled,
+                                     clear,        retain,      quantize_fused, dequantize_add,
+                                     check_scales, check_clear, widen,          quantize,
+                                     sign,         sign_fused,  sign_add};
 
 }  // namespace
 

@@ -61,6 +61,15 @@ void sign(ExecContext const&, std::span<float const> corrected, std::uint64_t bl
   }
 }
 
+Flags sign_fused(ExecContext const& ctx, ConstTensorView gradient, ResidualView residual,
+                 std::uint64_t block_elements, std::span<std::byte> signs,
+                 std::span<std::byte> zeros, std::span<float> scales,
+                 std::uint32_t* any_zero) noexcept {
+  Flags const flags = ref::compensate(ctx, gradient, residual);
+  ref::sign(ctx, residual.out, block_elements, signs, zeros, scales, residual.out, any_zero);
+  return flags;
+}
+
 void sign_add(ExecContext const&, std::byte const* signs, std::byte const* zeros,
               std::byte const* scales, std::uint64_t block_elements, float weight,
               std::span<float> accumulator) noexcept {

@@ -30,6 +30,8 @@ struct Case {
   bool has_residual;
   bool in_place;
   std::size_t offset_elements;
+  DType dtype;
+  float carry;
 
   std::size_t num_blocks() const { return (num_elements + block_elements - 1) / block_elements; }
   std::size_t plane_bytes() const { return (num_elements + 7) / 8; }
@@ -38,7 +40,8 @@ struct Case {
 std::ostream& operator<<(std::ostream& out, Case const& c) {
   return out << c.num_elements << " elements in blocks of " << c.block_elements << ", "
              << shape_name(c.shape) << (c.has_residual ? ", residual" : "")
-             << (c.in_place ? " in place" : "") << ", offset " << c.offset_elements;
+             << (c.in_place ? " in place" : "") << ", offset " << c.offset_elements << ", "
+             << dtype_name(c.dtype) << ", carry " << c.carry;
 }
 
 std::vector<Case> all_cases() {
@@ -51,7 +54,9 @@ std::vector<Case> all_cases() {
         CaseDraw draw(cases.size());
         cases.push_back({num_elements, block_elements, draw.pick(kAllShapes),
                          in_place || draw.pick(std::array{false, true}), in_place,
-                         draw.pick(std::array<std::size_t, 4>{0, 1, 3, 5})});
+                         draw.pick(std::array<std::size_t, 4>{0, 1, 3, 5}),
+                         draw.pick(std::array{DType::f32, DType::f16, DType::bf16}),
+                         draw.pick(std::array{1.0F, 0.75F, 1024.0F})});
       }
     }
   }
@@ -81,7 +86,19 @@ struct Result {
   Guarded<float> scales;
   Guarded<float> residual;
   std::uint32_t any_zero = 0;
+  Flags flags = 0;
 };
+
+void expect_same(Result& actual, Result& expected) {
+  EXPECT_TRUE(same_bits(actual.signs.span(), expected.signs.span())) << "signs";
+  EXPECT_TRUE(same_bits(actual.zeros.span(), expected.zeros.span())) << "zeros";
+  EXPECT_TRUE(same_bits(actual.scales.span(), expected.scales.span())) << "scales";
+  EXPECT_TRUE(same_bits(actual.residual.span(), expected.residual.span())) << "residual";
+  EXPECT_EQ(actual.any_zero, expected.any_zero);
+  EXPECT_EQ(actual.flags, expected.flags);
+  EXPECT_TRUE(actual.signs.intact() && actual.zeros.intact() && actual.scales.intact() &&
+              actual.residual.intact());
+}
 
 TEST(Sign, IsEquivalentToRef) {
   for (Case const& c : all_cases()) {
@@ -105,13 +122,39 @@ TEST(Sign, IsEquivalentToRef) {
 
     for_each_cpu_variant([&](ExecContext const& ctx) {
       Result actual = run(cpu::sign, ctx);
-      EXPECT_TRUE(same_bits(actual.signs.span(), expected.signs.span())) << "signs";
-      EXPECT_TRUE(same_bits(actual.zeros.span(), expected.zeros.span())) << "zeros";
-      EXPECT_TRUE(same_bits(actual.scales.span(), expected.scales.span())) << "scales";
-      EXPECT_TRUE(same_bits(actual.residual.span(), expected.residual.span())) << "residual";
-      EXPECT_EQ(actual.any_zero, expected.any_zero);
-      EXPECT_TRUE(actual.signs.intact() && actual.zeros.intact() && actual.scales.intact() &&
-                  actual.residual.intact());
+      expect_same(actual, expected);
+    });
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(SignFused, IsEquivalentToRef) {
+  for (Case const& c : all_cases()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    Guarded<std::byte> gradient(c.num_elements * size_of(c.dtype),
+                                c.offset_elements * size_of(c.dtype));
+    TensorView const elements(gradient.span().data(), c.num_elements, c.dtype);
+    ref::narrow({}, make_gradient(c.shape, c.num_elements, c.num_elements + 1), true, elements);
+    Guarded<float> carried(make_gradient(Shape::heavy_tailed, c.num_elements, 9),
+                           c.offset_elements * sizeof(float));
+    auto const run = [&](SignFusedFn& kernel, ExecContext const& ctx) {
+      Result result(c);
+      ResidualView residual{{}, result.residual.span(), c.carry};
+      if (c.has_residual) residual.in = carried.span();
+      if (c.in_place) {
+        std::ranges::copy(carried.span(), result.residual.span().begin());
+        residual.in = result.residual.span();
+      }
+      result.flags = kernel(ctx, elements, residual, c.block_elements, result.signs.span(),
+                            result.zeros.span(), result.scales.span(), &result.any_zero);
+      return result;
+    };
+
+    Result expected = run(ref::sign_fused, {});
+
+    for_each_cpu_variant([&](ExecContext const& ctx) {
+      Result actual = run(cpu::sign_fused, ctx);
+      expect_same(actual, expected);
     });
     if (::testing::Test::HasFailure()) return;
   }

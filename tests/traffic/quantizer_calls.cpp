@@ -80,6 +80,20 @@ void add_sign(std::vector<TrafficCall>& calls, std::uint64_t block_elements) {
                                          q.codes.span(), zeros.span(), q.scales.span(),
                                          q.values.span(), any_zero.data());
                    }});
+  calls.push_back({.name = "sign_fused, block " + std::to_string(block_elements),
+                   .kind = "quantizer",
+                   .payload_bytes = 2.0 * static_cast<double>(kCount) / 8 + scale_bytes,
+                   .shapes = {"heavy_tailed", "ties", "all_zero"},
+                   .run = [=](CudaStep& step, Shape shape) {
+                     Quantized const q(step, shape, 1, block_elements);
+                     OnDevice<std::byte> const zeros(step, std::vector<std::byte>(kCount / 8));
+                     OnDevice<std::uint32_t> const any_zero(step, std::vector<std::uint32_t>{0});
+                     OnDevice<float> const gradient(step, make_gradient(shape, kCount, 1));
+                     kernels::cuda::sign_fused(
+                         step.context(), {gradient.data(), kCount, DType::f32},
+                         {q.values.span(), q.values.span(), 1.0F}, block_elements, q.codes.span(),
+                         zeros.span(), q.scales.span(), any_zero.data());
+                   }});
   calls.push_back({.name = "sign_add, block " + std::to_string(block_elements),
                    .kind = "dequantize",
                    .payload_bytes = 2.0 * static_cast<double>(kCount) / 8 + scale_bytes,

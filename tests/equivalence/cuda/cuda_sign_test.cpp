@@ -20,41 +20,98 @@ std::size_t num_blocks(CudaCase const& c) {
   return static_cast<std::size_t>((c.num_elements + block_of(c) - 1) / block_of(c));
 }
 
+struct Outputs {
+  std::vector<std::byte> signs;
+  std::vector<std::byte> zeros;
+  std::vector<float> scales;
+  std::vector<float> residual;
+  std::uint32_t any_zero = 0;
+
+  explicit Outputs(CudaCase const& c)
+      : signs((c.num_elements + 7) / 8, std::byte{0xff}),
+        zeros(signs),
+        scales(num_blocks(c), -1.0F),
+        residual(c.num_elements, 7.0F) {}
+};
+
+struct DeviceOutputs {
+  OnDevice<std::byte> signs;
+  OnDevice<std::byte> zeros;
+  OnDevice<float> scales;
+  OnDevice<float> residual;
+  OnDevice<std::uint32_t> any_zero;
+
+  DeviceOutputs(CudaStep& step, CudaCase const& c, Outputs const& initial)
+      : signs(step, initial.signs, c.draw >> 20 & 7),
+        zeros(step, initial.zeros, c.draw >> 24 & 7),
+        scales(step, initial.scales, (c.draw >> 28 & 3) * 4),
+        residual(step, initial.residual, c.residual_offset * 4),
+        any_zero(step, std::vector<std::uint32_t>{0}) {}
+
+  void expect(Outputs const& expected) const {
+    ASSERT_TRUE(same_bytes(expected.scales, scales.read()));
+    ASSERT_TRUE(same_bytes(expected.signs, signs.read()));
+    ASSERT_TRUE(same_bytes(expected.zeros, zeros.read()));
+    ASSERT_TRUE(same_bytes(expected.residual, residual.read()));
+    ASSERT_TRUE(same_bytes({expected.any_zero}, any_zero.read()));
+    ASSERT_TRUE(signs.intact() && zeros.intact() && scales.intact() && residual.intact());
+  }
+};
+
 TEST(CudaSign, IsEquivalentToRef) {
   for (CudaCase const& c : cuda_cases()) {
     SCOPED_TRACE(c.text() + "; blocks of " + std::to_string(block_of(c)));
     auto const corrected = finite_values(c, 4);
-    std::size_t const plane_bytes = (c.num_elements + 7) / 8;
-    std::vector<std::byte> signs(plane_bytes);
-    std::vector<std::byte> zeros(plane_bytes);
-    std::vector<float> scales(num_blocks(c));
-    std::vector<float> residual(c.has_residual ? c.num_elements : 0);
-    std::uint32_t any_zero = 0;
-    kernels::ref::sign({}, corrected, block_of(c), signs, zeros, scales, residual, &any_zero);
+    Outputs expected(c);
+    if (!c.has_residual) expected.residual.clear();
+    Outputs initial = expected;
+    kernels::ref::sign({}, corrected, block_of(c), expected.signs, expected.zeros, expected.scales,
+                       expected.residual, &expected.any_zero);
     CudaStep step;
     bool const in_place = c.in_place && c.has_residual;
-    std::vector<std::byte> const garbage(plane_bytes, std::byte{0xff});
-    OnDevice<std::byte> const device_signs(step, garbage, c.draw >> 20 & 7);
-    OnDevice<std::byte> const device_zeros(step, garbage, c.draw >> 24 & 7);
-    OnDevice<float> const device_scales(step, std::vector<float>(scales.size(), -1),
-                                        (c.draw >> 28 & 3) * 4);
+    if (in_place) initial.residual = corrected;
+    DeviceOutputs const actual(step, c, initial);
     OnDevice<float> const apart(step, corrected, c.offset_elements * 4);
-    OnDevice<float> const rest(step, in_place ? corrected : std::vector<float>(residual.size(), 7),
-                               c.residual_offset * 4);
-    OnDevice<std::uint32_t> const device_any_zero(step, std::vector<std::uint32_t>{0});
 
-    kernels::cuda::sign(step.context(), in_place ? rest.span() : apart.span(), block_of(c),
-                        device_signs.span(), device_zeros.span(), device_scales.span(), rest.span(),
-                        device_any_zero.data());
+    kernels::cuda::sign(step.context(), in_place ? actual.residual.span() : apart.span(),
+                        block_of(c), actual.signs.span(), actual.zeros.span(), actual.scales.span(),
+                        actual.residual.span(), actual.any_zero.data());
 
     ASSERT_TRUE(went_well(step));
-    ASSERT_TRUE(same_bytes(scales, device_scales.read()));
-    ASSERT_TRUE(same_bytes(signs, device_signs.read()));
-    ASSERT_TRUE(same_bytes(zeros, device_zeros.read()));
-    ASSERT_TRUE(same_bytes(residual, rest.read()));
-    ASSERT_TRUE(same_bytes({any_zero}, device_any_zero.read()));
-    ASSERT_TRUE(device_signs.intact() && device_zeros.intact() && device_scales.intact() &&
-                rest.intact());
+    actual.expect(expected);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(CudaSignFused, IsEquivalentToRef) {
+  for (CudaCase const& c : cuda_cases()) {
+    SCOPED_TRACE(c.text() + "; blocks of " + std::to_string(block_of(c)));
+    auto const stored = stored_as(c.dtype, make_gradient(c.shape, c.num_elements));
+    auto before = c.has_residual ? finite_values(c, 9) : std::vector<float>{};
+    bool const in_place = c.in_place && c.has_residual;
+    Outputs expected(c);
+    Outputs initial = expected;
+    auto const flags = kernels::ref::sign_fused(
+        {}, {stored.data(), c.num_elements, c.dtype}, {before, expected.residual, 0.75F},
+        block_of(c), expected.signs, expected.zeros, expected.scales, &expected.any_zero);
+    CudaStep step;
+    if (in_place) initial.residual = before;
+    DeviceOutputs const actual(step, c, initial);
+    OnDevice<std::byte> const gradient(step, stored, c.offset_elements * size_of(c.dtype));
+    OnDevice<float> const carried(step, before, c.residual_offset * 4);
+    OnDevice<float> const carry(step, std::vector<float>{0.75F});
+    auto const out = actual.residual.span();
+
+    kernels::cuda::sign_fused(
+        step.context(), {gradient.data(), c.num_elements, c.dtype},
+        {in_place ? out : carried.span(), out, StepValue<float>::in_word(carry.data())},
+        block_of(c), actual.signs.span(), actual.zeros.span(), actual.scales.span(),
+        actual.any_zero.data());
+
+    ASSERT_TRUE(went_well(step));
+    actual.expect(expected);
+    if (HasFatalFailure()) return;
+    ASSERT_EQ(step.read_words().flags, flags);
   }
 }
 
