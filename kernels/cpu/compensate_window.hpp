@@ -41,8 +41,8 @@ struct Uncorrected {
 };
 
 /// c of the elements [begin, begin + count), and the largest magnitude's bits, as compensate_row.
-[[maybe_unused]] std::int32_t compensate_block(Uncorrected const& source, std::uint64_t begin, std::uint64_t count,
-                              float* corrected) {
+[[maybe_unused]] std::int32_t compensate_block(Uncorrected const& source, std::uint64_t begin,
+                                               std::uint64_t count, float* corrected) {
   alignas(64) float buffer[kRowElements];
   std::int32_t largest_bits = 0;
   for (std::uint64_t done = 0; done < count; done += kRowElements) {

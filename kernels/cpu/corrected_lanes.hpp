@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// c = g + carry·e of kLanes elements, as the ref kernel `compensate` defines it. For .simd.cpp files
-// only: everything is local to the file that includes it.
+// c = g + carry·e of kLanes elements, as the ref kernel `compensate` defines it. For .simd.cpp
+// files only: everything is local to the file that includes it.
 #pragma once
 
 #include "kernels/cpu/element.hpp"

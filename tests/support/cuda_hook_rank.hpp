@@ -7,23 +7,20 @@
 
 #include "gradsieve/memory.hpp"
 
+#include "kernels/ops.hpp"
 #include "tests/support/hook_rank.hpp"
 #include "tests/support/on_device.hpp"
 
 namespace gradsieve::testing {
 
-/// Elements of f32 or bf16 buckets; bf16 is cut, not rounded: any values serve.
+/// Elements of buckets of any dtype.
 inline void store_element(Buffer const& buffer, DType dtype, std::size_t i, float x) {
-  if (dtype == DType::f32) {
-    buffer.as<float>()[i] = x;
-  } else {
-    buffer.as<std::uint16_t>()[i] =
-        static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
-  }
+  kernels::ref::narrow({}, {&x, 1}, true, {buffer.data() + i * size_of(dtype), 1, dtype});
 }
 [[nodiscard]] inline float load_element(Buffer const& buffer, DType dtype, std::size_t i) {
-  if (dtype == DType::f32) return buffer.as<float>()[i];
-  return std::bit_cast<float>(std::uint32_t{buffer.as<std::uint16_t>()[i]} << 16);
+  float x = 0.0F;
+  kernels::ref::widen({}, {buffer.data() + i * size_of(dtype), 1, dtype}, {&x, 1});
+  return x;
 }
 
 class OwnCudaStream {
@@ -81,10 +78,13 @@ class CudaHookRank {
     for (Bucket const& bucket : buckets_) copy(bucket.host, bucket.device);
   }
 
+  std::function<void()> before_reduce = [] {};  ///< of each bucket
+
   Status reduce_all() {
     std::vector<Event> events(buckets_.size());
     Status first;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      before_reduce();
       TensorView const view(buckets_[b].device.data(), layout_.bucket_elements(b), dtype(),
                             Device::cuda);
       Status const status = hook_.reduce(static_cast<std::uint32_t>(b), view, events[b]);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -269,22 +270,35 @@ TEST(HookDevice, StreamC69ResultsComeInTheOrderOfTheCallersStream) {
   });
 }
 
+// Whole numbers under 127, which each block of eight has, too: coded with scale 1 they are exact,
+// and so is the mean of two ranks, which are 2 apart. No two elements are alike.
+float number_at(std::size_t i, int rank) {
+  if (i % 8 == 0) return 127.0F;
+  return static_cast<float>(static_cast<int>(i * 5 % 59) - 29 + 2 * rank);
+}
+
 TEST(HookDevice, StreamC70GradientsMayStartAnywhere) {
+  static constexpr std::size_t kBuffer = 64;
+  static constexpr float kUntouched = 99.0F;
   test::run_ranks(2, [](Transport& transport) {
     OwnCudaStream const stream;
     Stream const handle{stream.get()};
-    for (DType const dtype : {DType::f32, DType::bf16}) {
-      for (std::uint64_t count = 1; count <= 33; count += is_quick_subset() ? 8 : 2) {
+    for (DType const dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (std::uint64_t count = 1; count <= 33; count += is_quick_subset() ? 8 : 1) {
         HookOptions options = options_for("int8(block=8) ; feedback=residual");
         options.backend = Backend::cuda;
         options.stream = handle;
         Hook hook(transport, options);
         Layout const layout = one_bucket_each({count}, dtype);
         hook.plan(layout.tensors, layout.buckets);
-        Buffer const host(64 * size_of(dtype), pinned_memory());
-        Buffer const device(64 * size_of(dtype), device_memory(), handle);
-        for (std::size_t offset = 0; offset < 8; ++offset) {
-          for (std::size_t i = 0; i < 64; ++i) store_element(host, dtype, i, 127.0F);
+        Buffer const host(kBuffer * size_of(dtype), pinned_memory());
+        Buffer const device(kBuffer * size_of(dtype), device_memory(), handle);
+        for (std::size_t offset = 0; offset * size_of(dtype) < 16; ++offset) {
+          auto const is_ours = [&](std::size_t i) { return i >= offset && i < offset + count; };
+          for (std::size_t i = 0; i < kBuffer; ++i) {
+            float const own = is_ours(i) ? number_at(i - offset, transport.rank()) : kUntouched;
+            store_element(host, dtype, i, own);
+          }
           require(cudaMemcpyAsync(device.data(), host.data(), host.num_bytes(), cudaMemcpyDefault,
                                   stream.get()));
           ASSERT_TRUE(hook.begin(offset).ok());
@@ -296,25 +310,93 @@ TEST(HookDevice, StreamC70GradientsMayStartAnywhere) {
           require(cudaMemcpyAsync(host.data(), device.data(), host.num_bytes(), cudaMemcpyDefault,
                                   stream.get()));
           require(cudaStreamSynchronize(stream.get()));
-          for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(load_element(host, dtype, i), 127.0F);
+          for (std::size_t i = 0; i < kBuffer; ++i) {
+            float const mean = (number_at(i - offset, 0) + number_at(i - offset, 1)) / 2;
+            ASSERT_EQ(load_element(host, dtype, i), is_ours(i) ? mean : kUntouched)
+                << dtype_name(dtype) << " element " << i << " of " << count << " from " << offset;
+          }
         }
       }
     }
   });
 }
 
-TEST(HookDevice, StreamC72TwoRunsGiveTheSameBits) {
+// A trainer may have another device current, whatever it calls, and finds it so afterwards.
+TEST(HookDevice, StreamC71EveryCallRunsOnTheDeviceOfItsStream) {
+  int num_devices = 0;
+  require(cudaGetDeviceCount(&num_devices));
+  if (num_devices < 2) GTEST_SKIP() << "needs 2 devices";
+  LocalGroup host(2);
+  test::run_ranks(2, [&](Transport& transport) {
+    std::string const spec = "topk(density=0.05) | int8 ; feedback=residual";
+    Layout const layout = one_bucket_each({700, 40});
+    HookRank cpu(host.transport(transport.rank()), options_for(spec), layout);
+    require(cudaSetDevice(1));
+    std::optional<CudaHookRank> cuda(std::in_place, transport, options_for(spec), layout);
+    require(cudaSetDevice(0));
+    auto const expect_device_0 = [](char const* call) {
+      int current = -1;
+      require(cudaGetDevice(&current));
+      EXPECT_EQ(current, 0) << call;
+    };
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      cpu.step(step);
+      EXPECT_TRUE(cuda->attempt(step, heavy_tailed_of).result.committed);
+      expect_device_0("a step");
+      EXPECT_EQ(bits_of(cuda->all_results()), bits_of(cpu.all_results()));
+      if (step == 3) {
+        ASSERT_TRUE(cpu.hook().refuse().ok());
+        ASSERT_TRUE(cuda->hook().refuse().ok());
+        expect_device_0("refuse");
+        continue;
+      }
+      std::vector<std::byte> const saved = cuda->hook().save_state();
+      expect_device_0("save_state");
+      ConstBytes const states[] = {saved};
+      cuda->hook().load_state(states);
+      expect_device_0("load_state");
+      for (TensorDesc const& tensor : layout.tensors) {
+        EXPECT_EQ(bits_of(cuda->hook().residual(tensor.name)),
+                  bits_of(cpu.hook().residual(tensor.name)));
+      }
+      expect_device_0("residual");
+      static_cast<void>(cuda->hook().tensor_stats());
+      expect_device_0("tensor_stats");
+      if (step == 2) {
+        cpu.hook().set_rules({{"*", "int4(block=64) ; feedback=residual"}});
+        cuda->hook().set_rules({{"*", "int4(block=64) ; feedback=residual"}});
+        expect_device_0("set_rules");
+      }
+    }
+    cuda.reset();
+    expect_device_0("the destructor");
+  });
+}
+
+TEST(HookDevice, StreamC72RunsWithOtherDelaysGiveTheSameBits) {
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t t = 0; t < 20; ++t) sizes.push_back(1 + mix64(t) % (t % 5 == 0 ? 5000 : 300));
+  Layout layout = one_bucket_each(sizes);
+  for (std::size_t b = 1; b < layout.buckets.size(); ++b) {  // ten tensors in each of two buckets
+    auto const& tensors = layout.buckets[b].tensors;
+    auto& into = layout.buckets[b < 10 ? 0 : 10].tensors;
+    if (b != 10) into.insert(into.end(), tensors.begin(), tensors.end());
+  }
+  layout.buckets = {layout.buckets[0], layout.buckets[10]};
   std::vector<std::uint32_t> first;
-  for (int run = 0; run < (is_quick_subset() ? 2 : 4); ++run) {
+  for (int run = 0; run < (is_quick_subset() ? 3 : 10); ++run) {
     std::mutex mutex;
     std::vector<std::uint32_t> bits;
     test::run_ranks(2, [&](Transport& transport) {
       CudaHookRank rank(transport, options_for("int8(rounding=stochastic) ; feedback=residual"),
-                        all_in_one(one_bucket_each({1, 40, 700, 3, 129})));
-      for (std::uint64_t step = 0; step < 3; ++step) {
-        std::this_thread::sleep_for(std::chrono::milliseconds((7 * run + transport.rank()) % 5));
+                        layout);
+      std::uint64_t random = mix64(static_cast<std::uint64_t>(2 * run + transport.rank()));
+      rank.before_reduce = [&random] {
+        random = mix64(random);
+        std::this_thread::sleep_for(std::chrono::milliseconds(random % 21));
+      };
+      for (std::uint64_t step = 0; step < 6; ++step)
         EXPECT_TRUE(rank.attempt(step, heavy_tailed_of).result.committed);
-      }
       std::vector<std::uint32_t> const own = bits_of(rank.all_results());
       std::lock_guard const lock(mutex);
       if (bits.empty()) bits = own;

@@ -131,7 +131,8 @@ TEST(HookStaged, SmallTensorsAroundALargeOne) {
 TEST(HookStaged, HalfPrecisionGradients) {
   for (std::string const spec :
        {"topk(density=0.05) | int8 ; feedback=residual", "bf16 ; feedback=residual", "none"}) {
-    EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .dtype = DType::bf16})) << spec;
+    for (DType const dtype : {DType::f16, DType::bf16})
+      EXPECT_NO_THROW(expect_like_cpu(2, {.spec = spec, .dtype = dtype})) << spec;
   }
 }
 
