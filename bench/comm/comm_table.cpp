@@ -95,12 +95,13 @@ void print_row(Row const& row, int world_size) {
 }
 
 void write_json(std::string const& path, std::vector<Row> const& rows, int world_size,
-                std::string const& command) {
+                std::string const& command, std::uint64_t sent_bytes) {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   nlohmann::json root{{"command", command},
                       {"host", host},
                       {"world_size", world_size},
+                      {"sent_bytes", sent_bytes},
                       {"rows", nlohmann::json::array()}};
   for (Row const& row : rows) {
     if (!row.supported) continue;

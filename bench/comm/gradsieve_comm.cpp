@@ -37,6 +37,7 @@ struct Options {
   std::string dtype = "f32";
   std::string op = "avg";
   std::vector<std::string> specs;
+  bool alone = false;
   std::string transport = "local";
   int ranks = 4;
   std::string limit;
@@ -102,10 +103,14 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
     std::string spec;
     DType dtype;
   };
-  std::vector<Line> lines{{"none", dtype == DType::f64 ? DType::f64 : DType::f32}};
-  if (dtype != lines[0].dtype) lines.push_back({"none", dtype});
-  if (dtype != DType::f64) lines.push_back({"bf16", dtype});
-  if (transport.traits().has_dense_all_reduce && !limited) lines.push_back({kLibraryDense, dtype});
+  std::vector<Line> lines;
+  if (!options.alone) {
+    lines.push_back({"none", dtype == DType::f64 ? DType::f64 : DType::f32});
+    if (dtype != lines[0].dtype) lines.push_back({"none", dtype});
+    if (dtype != DType::f64) lines.push_back({"bf16", dtype});
+    if (transport.traits().has_dense_all_reduce && !limited)
+      lines.push_back({kLibraryDense, dtype});
+  }
   for (std::string const& spec : options.specs) lines.push_back({spec, dtype});
 
   if (speaks) print_header(world_size);
@@ -125,7 +130,7 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
                               .seed = options.seed,
                               .check = options.check != 0});
       Row const& dense = rows.size() == first ? row : rows[first];
-      if (world_size > 1 && row.supported) {
+      if (world_size > 1 && row.supported && !options.alone) {
         row.ratio = row.wire_bytes > 0.0 ? dense.wire_bytes / row.wire_bytes : 0.0;
         row.vs_dense = dense.total_us / row.total_us;
       }
@@ -134,7 +139,9 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
       rows.push_back(std::move(row));
     }
   }
-  if (speaks && !options.json.empty()) write_json(options.json, rows, world_size, options.command);
+  std::uint64_t const sent_bytes = sum_over_ranks(transport, transport.counters().bytes_sent);
+  if (speaks && !options.json.empty())
+    write_json(options.json, rows, world_size, options.command, sent_bytes);
   if (speaks && !options.csv.empty()) write_csv(options.csv, rows, world_size);
   return num_wrong;
 }
@@ -198,7 +205,10 @@ int run(int argc, char** argv) {
   app.add_option("-d,--datatype", options.dtype, "f32, f16, bf16 or f64");
   app.add_option("-o,--op", options.op, "avg or sum")->check(CLI::IsMember({"avg", "sum"}));
   gradsieve::cli::add_plugin_option(app);
-  app.add_option("--spec", options.specs, "a spec string; may be repeated")->take_all();
+  auto* const specs =
+      app.add_option("--spec", options.specs, "a spec string; may be repeated")->take_all();
+  app.add_flag("--alone", options.alone, "only the specs, with nothing to compare them with")
+      ->needs(specs);
   app.add_option("--transport", options.transport, "local (threads) or mpi")
       ->check(CLI::IsMember({"local", "mpi"}));
   app.add_option("--ranks", options.ranks, "rank threads of the local transport")

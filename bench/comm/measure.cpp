@@ -40,6 +40,11 @@ class Talk {
     return words_;
   }
   void barrier() { gather(0); }
+  std::uint64_t sum(std::uint64_t own) {
+    std::uint64_t total = 0;
+    for (std::uint64_t const word : gather(own)) total += word;
+    return total;
+  }
   double maximum(double own) {
     double largest = own;
     for (std::uint64_t const word : gather(std::bit_cast<std::uint64_t>(own)))
@@ -186,6 +191,10 @@ void fill_gradient(std::uint64_t seed, int rank, std::uint64_t step, TensorView 
   convert_to(values, gradient);
 }
 
+std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t own) {
+  return Talk(transport).sum(own);
+}
+
 std::uint64_t count_wrong(Transport& transport, ConstTensorView result) {
   Talk talk(transport);
   ConstBytes const own(static_cast<std::byte const*>(result.data), result.num_bytes());
@@ -199,9 +208,7 @@ std::uint64_t count_wrong(Transport& transport, ConstTensorView result) {
   std::uint64_t num_wrong = 0;
   for (std::size_t i = 0; i < own.size(); i += size)
     num_wrong += std::memcmp(own.data() + i, first.data() + i, size) != 0 ? 1 : 0;
-  std::uint64_t sum = 0;
-  for (std::uint64_t const of_rank : talk.gather(num_wrong)) sum += of_rank;
-  return sum;
+  return talk.sum(num_wrong);
 }
 
 Row measure(Transport& transport, Case const& which) {

@@ -39,7 +39,8 @@ struct Row {
   std::optional<double> relative_error = {};
   /// Elements that are not bit for bit rank 0's, added up over ranks. None: not checked.
   std::optional<std::uint64_t> num_wrong = {};
-  /// Bytes and time of the dense row of this size over this row's. None: one rank sends nothing.
+  /// Bytes and time of the dense row of this size over this row's. None: there is no such row, or
+  /// one rank, which sends nothing.
   std::optional<double> ratio = {};
   std::optional<double> vs_dense = {};
   bool supported = true;
@@ -47,6 +48,9 @@ struct Row {
 
 /// The gradient of a rank in a step: heavy-tailed, as recorded gradients are.
 void fill_gradient(std::uint64_t seed, int rank, std::uint64_t step, TensorView gradient);
+
+/// Called by all ranks.
+[[nodiscard]] std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t own);
 
 /// Row::num_wrong of a result that every rank holds. Called by all ranks.
 [[nodiscard]] std::uint64_t count_wrong(Transport& transport, ConstTensorView result);

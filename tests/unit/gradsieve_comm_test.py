@@ -108,6 +108,14 @@ class Table(CommTest):
                 self.assertAlmostEqual(entry["ratio"] * entry["wire_bytes"], in_json[0]["wire_bytes"], delta=0.5)
                 self.assertAlmostEqual(entry["vs_dense"] * entry["total_us"], in_json[0]["total_us"], delta=0.1)
 
+    def test_alone_it_compares_with_nothing_and_counts_what_is_sent(self):
+        text, _, rows, _, _ = self.run_comm("--ranks", "2", "--alone", "--spec", "int8", "-c", "0")
+        sent = json.loads((self.folder / "rows.json").read_text())["sent_bytes"]
+
+        self.assertEqual([(row["spec"], row["ratio"], row["vs_dense"]) for row in rows], [("int8", "N/A", "N/A")], text)
+        payloads = 2 * 2 * float(rows[0]["wire_bytes"])  # ranks and steps
+        self.assertTrue(payloads < sent < payloads + 2 * 4096, sent)
+
     def test_doubles_are_summed_as_doubles(self):
         _, _, rows, _, _ = self.run_comm("--ranks", "3", "-d", "f64")
 
