@@ -119,6 +119,8 @@ Status Hook::wait(Event const& event) noexcept {
   return {};
 }
 
+Status Hook::veto(Status status) noexcept { return impl_->veto(status); }
+
 StepResult Hook::finish() noexcept {
   FpEnvironment const environment;
   return impl_->finish();

@@ -190,6 +190,7 @@ struct Hook::Impl : DeviceOwner, Layout {
   // --- the transaction (hook_step.cpp) ---
   Status begin(std::uint64_t step, float loss_scale) noexcept;
   StepResult finish() noexcept;
+  Status veto(Status status) noexcept;
   Status refuse() noexcept;
   Status recover(Transport& other) noexcept;
   void settle() noexcept;
@@ -253,6 +254,7 @@ struct Hook::Impl : DeviceOwner, Layout {
 
   mutable std::mutex failure_mutex;
   Failure last_failure;
+  Status vetoed;  ///< ok: this rank has nothing against the step
 };
 
 }  // namespace gradsieve

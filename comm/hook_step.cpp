@@ -39,6 +39,7 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
   {
     std::lock_guard const lock(failure_mutex);
     last_failure.code = Code::ok;
+    vetoed = {};
   }
   for (Parcel& parcel : parcels) {
     parcel.words = {};
@@ -56,6 +57,20 @@ Status Hook::Impl::begin(std::uint64_t new_step, float new_loss_scale) noexcept 
     parcel.wire_bytes = 0;
   }
   return device ? begin_on_device() : Status{};
+}
+
+Status Hook::Impl::veto(Status status) noexcept {
+  if (!in_step) return {Code::invalid_usage, "veto: call begin first"};
+  if (status.ok()) return {Code::invalid_argument, "veto: expected what went wrong"};
+  std::lock_guard const lock(failure_mutex);
+  if (!vetoed.ok()) return {};
+  vetoed = {status.code(), "finish: this rank vetoed the step"};
+  step_failed = true;
+  if (last_failure.code == Code::ok) {
+    last_failure = {};
+    last_failure.code = status.code();
+  }
+  return {};
 }
 
 StepResult Hook::Impl::finish() noexcept {
@@ -77,6 +92,7 @@ StepResult Hook::Impl::finish() noexcept {
     parcel.total_decode_spent += parcel.decode_spent;
     parcel.total_exchange_seconds += parcel.exchange_seconds;
   }
+  if (std::lock_guard const lock(failure_mutex); result.status.ok()) result.status = vetoed;
 
   if (device) {
     Status const status = finish_on_device(result.status.ok());

@@ -4,6 +4,7 @@
 
 #include "bindings/c/guard.hpp"
 #include "bindings/c/handles.hpp"
+#include "core/foreign_enum.hpp"
 
 using namespace gradsieve;
 
@@ -153,6 +154,12 @@ gsvResult_t gsvHookWait(gsvHook_t hook, gsvEvent_t const* event) {
   return c::guard([&] {
     gsvEvent const given = c::required(event, "event");
     return c::required(hook, "hook").hook.wait({given.bucket, given.step});
+  });
+}
+
+gsvResult_t gsvHookVeto(gsvHook_t hook, gsvResult_t result) {
+  return c::guard([&] {
+    return c::required(hook, "hook").hook.veto({code_of(result, Code::internal), ""});
   });
 }
 

@@ -385,6 +385,9 @@ GSV_API gsvResult_t gsvHookReduce(gsvHook_t hook, uint32_t bucket, void* gradien
                                   gsvDtype_t dtype, gsvStream_t stream, gsvEvent_t* event);
 /// Waits for a bucket; the result of its exchange. May be called beside gsvHookReduce.
 GSV_API gsvResult_t gsvHookWait(gsvHook_t hook, gsvEvent_t const* event);
+/// Makes finish vote against this step and answer `result`: what this rank exchanges beside the
+/// hook has failed. Between begin and finish, by any thread; the first one counts.
+GSV_API gsvResult_t gsvHookVeto(gsvHook_t hook, gsvResult_t result);
 /// Waits for all buckets, then votes. Only if `committed` may the optimizer read the results.
 /// gsvSuccess: all ranks know the outcome.
 GSV_API gsvResult_t gsvHookFinish(gsvHook_t hook, gsvStepResult_t* result);

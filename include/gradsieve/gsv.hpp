@@ -266,6 +266,8 @@ class Hook {
     return event;
   }
   void wait(gsvEvent_t const& event) { check(gsvHookWait(get(), &event)); }
+  /// Makes finish vote against this step and throw `result`.
+  void veto(gsvResult_t result) { check(gsvHookVeto(get(), result)); }
   [[nodiscard]] Outcome finish() {
     gsvStepResult_t result = GSV_INIT(gsvStepResult_t);
     check(gsvHookFinish(get(), &result));

@@ -165,6 +165,11 @@ class Hook {
   /// synchronize().
   Status wait(Event const& event) noexcept;
 
+  /// Makes finish() vote against this step and answer `status`: what this rank exchanges beside the
+  /// hook has failed. Between begin and finish, by any thread; the first one counts. Buckets that
+  /// come later tell the others.
+  Status veto(Status status) noexcept;
+
   /// Waits for all buckets, then votes. After `committed` the optimizer may read the results.
   /// backend=cuda over a transport in stream order: enqueues both and returns, `pending`.
   StepResult finish() noexcept;

@@ -263,6 +263,69 @@ TEST(CFailureTest, ARefusedStepGivesItsGradientBack) {
   EXPECT_EQ(gsvHookRefuse(hook.get()), gsvInvalidUsage);
 }
 
+TEST(CFailureTest, AVetoedStepCommitsNowhere) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(3);
+  for_each_rank(3, [&](int rank) {
+    HookPtr const hook = make_hook(comms[static_cast<std::size_t>(rank)].get(), context.get(),
+                                   "topk(density=0.1) ; feedback=residual");
+    ASSERT_GSV(plan_one(hook.get(), 10));
+    EXPECT_EQ(gsvHookVeto(hook.get(), gsvTimeout), gsvInvalidUsage);
+    std::vector<float> gradient = {9, 1, 2, 3, 4, 5, 6, 7, 8, 0};
+    std::vector<float> const submitted = gradient;
+    ASSERT_GSV(gsvHookBegin(hook.get(), 0, 1.0F));
+    EXPECT_EQ(gsvHookVeto(hook.get(), gsvSuccess), gsvInvalidArgument);
+    gsvEvent_t event = {};
+    ASSERT_GSV(gsvHookReduce(hook.get(), 0, gradient.data(), 10, gsvFloat32, nullptr, &event));
+    ASSERT_GSV(gsvHookWait(hook.get(), &event));
+    if (rank == 1) {
+      EXPECT_GSV(gsvHookVeto(hook.get(), gsvTransportError));
+      EXPECT_GSV(gsvHookVeto(hook.get(), any_number<gsvResult_t>(99)));  // the first one counts
+    }
+    gsvStepResult_t outcome = GSV_INIT(gsvStepResult_t);
+
+    EXPECT_EQ(gsvHookFinish(hook.get(), &outcome), rank == 1 ? gsvTransportError : gsvPeerFailed);
+
+    EXPECT_EQ(outcome.committed, 0U);
+    gsvFailure_t failure = GSV_INIT(gsvFailure_t);
+    ASSERT_GSV(gsvHookGetFailure(hook.get(), &failure));
+    if (rank != 1) {
+      EXPECT_EQ(failure.rank, 1);
+      EXPECT_STREQ(failure.field, "vote");
+    }
+    std::vector<float> residual(10);
+    ASSERT_GSV(gsvHookGetResidual(hook.get(), "w", residual.data(), 10));
+    EXPECT_EQ(residual, submitted);
+    EXPECT_GSV(step_one(hook.get(), 1, gradient, outcome));
+    EXPECT_EQ(outcome.committed, 1U);
+  });
+}
+
+TEST(CFailureTest, BucketsAfterAVetoTellTheOthers) {
+  ContextPtr const context = make_context();
+  std::vector<CommPtr> const comms = make_local_comms(2);
+  for_each_rank(2, [&](int rank) {
+    HookPtr const hook =
+        make_hook(comms[static_cast<std::size_t>(rank)].get(), context.get(), "int8");
+    ASSERT_GSV(plan_one(hook.get(), 10));
+    ASSERT_GSV(gsvHookBegin(hook.get(), 0, 1.0F));
+    if (rank == 1) {
+      EXPECT_GSV(gsvHookVeto(hook.get(), any_number<gsvResult_t>(99)));
+    }
+    std::vector<float> gradient(10, 1.0F);
+    gsvEvent_t event = {};
+
+    gsvResult_t const reduced =
+        gsvHookReduce(hook.get(), 0, gradient.data(), 10, gsvFloat32, nullptr, &event);
+
+    EXPECT_EQ(reduced, rank == 1 ? gsvAborted : gsvSuccess);
+    EXPECT_EQ(gsvHookWait(hook.get(), &event), rank == 1 ? gsvAborted : gsvPeerFailed);
+    gsvStepResult_t outcome = GSV_INIT(gsvStepResult_t);
+    EXPECT_NE(gsvHookFinish(hook.get(), &outcome), gsvSuccess);
+    EXPECT_EQ(outcome.committed, 0U);
+  });
+}
+
 // C-74: a child that does not call is undisturbed, one that does is told at once.
 TEST(CFailureTest, C74AForkedChildIsToldSo) {
   ContextPtr const context = make_context();

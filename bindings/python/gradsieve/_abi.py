@@ -29,6 +29,7 @@ CAPACITY_EXCEEDED = 31
 TIMEOUT = 42
 ABORTED = 43
 TRANSPORT_ERROR = 61
+INTERNAL = 70
 
 
 class Versioned(ctypes.Structure):
@@ -258,6 +259,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gsvHookReplay": (Result, [Handle, c_uint64, c_float]),
     "gsvHookCommittedWord": (Result, [Handle, POINTER(c_void_p)]),
     "gsvHookRefuse": (Result, [Handle]),
+    "gsvHookVeto": (Result, [Handle, Result]),
     "gsvHookRecover": (Result, [Handle, Handle]),
     "gsvHookGetFailure": (Result, [Handle, POINTER(Failure)]),
     "gsvHookGetStats": (Result, [Handle, c_int, POINTER(Stats), c_uint32, POINTER(c_uint32)]),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gradsieve import _abi
 from gradsieve._comm import Comm
 from gradsieve._library import library
-from gradsieve.errors import GradsieveError, check, code_name, error_of
+from gradsieve.errors import GradsieveError, check, code_name, code_number, error_of
 from gradsieve.spec import Context, Rules, dtype_number, read_text, rule_pairs
 
 _CHOICES = {
@@ -212,6 +212,10 @@ class Hook:
 
     def wait(self, event: _abi.Event) -> None:
         self._check(library().gsvHookWait(self.handle, ctypes.byref(event)))
+
+    def veto(self, code: str) -> None:
+        """Makes finish vote against this step and raise: what goes beside the hook has failed."""
+        self._check(library().gsvHookVeto(self.handle, code_number(code)))
 
     def finish(self) -> StepResult:
         return self._outcome(library().gsvHookFinish)

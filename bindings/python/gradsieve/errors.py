@@ -36,6 +36,12 @@ def code_name(result: int) -> str:
     return str(library().gsvGetResultName(result).decode())
 
 
+def code_number(name: str) -> int:
+    """What has this name; "internal" for what has none."""
+    known = {code_name(number): number for number in range(_abi.INTERNAL + 1)}
+    return known.get(name, _abi.INTERNAL)
+
+
 def error_of(result: int) -> GradsieveError:
     """The exception for a result of the call that this thread made last."""
     code = code_name(result)
