@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch_models import (
+    EVERYTHING,
     TOPK,
     assert_equal_bits,
     assert_same_on_all_ranks,
@@ -23,8 +24,6 @@ from torch_models import (
     train,
     wrapped,
 )
-
-EVERYTHING = "topk(density=1) ; feedback=residual"
 
 
 def local_gradient(model: nn.Module, step: int, rank: int) -> torch.Tensor:
@@ -279,60 +278,6 @@ def check_exchange_leaves_what_nobody_used_C58() -> None:
     dist.all_reduce(waiting)
     dist.all_reduce(after)
     assert torch.allclose(total + after, waiting), "what waited for b was lost"
-
-
-class TwoTables(nn.Module):
-    """Two sparse embeddings; the second is used where `both` says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.first = nn.Embedding(10, 4, sparse=True)
-        self.second = nn.Embedding(10, 4, sparse=True)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, rows: torch.Tensor, both: bool) -> torch.Tensor:
-        found = self.first(rows)
-        return self.head(found + self.second(rows + 1) if both else found).square().sum()
-
-
-def rows_of(step: int) -> torch.Tensor:
-    return torch.tensor([[1, 2, step], [7, 7, 8]][dist.get_rank()])
-
-
-def check_sparse_embeddings_are_the_mean() -> None:
-    """Against plain sums: DDP without a hook divides sparse gradients twice (torch 2.15)."""
-    model = TwoTables()
-    ddp, _ = wrapped(model, EVERYTHING)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for step in range(6):
-        alone = TwoTables()
-        alone.load_state_dict(model.state_dict())
-        alone(rows_of(step), True).backward()
-        optimizer.zero_grad()
-        ddp(rows_of(step), True).backward()
-        for table, own in ((model.first, alone.first), (model.second, alone.second)):
-            assert table.weight.grad.is_sparse
-            every = gathered(own.weight.grad.to_dense().double())
-            mean = sum(every) / len(every)
-            torch.testing.assert_close(table.weight.grad.to_dense().double(), mean)
-        optimizer.step()
-    assert_same_on_all_ranks(model.parameters(), "weights")
-
-
-def check_unused_sparse_embeddings_C59() -> None:
-    """Where DDP itself gives up on an unused sparse embedding, Exchange goes on."""
-    model = TwoTables()
-    exchange = gt.Exchange(model.named_parameters(), EVERYTHING)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(6):
-        optimizer.zero_grad()
-        model(rows_of(step), False).backward()
-        exchange.reduce()
-        optimizer.step()
-    assert torch.equal(model.second.weight, TwoTables().second.weight)
-    assert not torch.equal(model.first.weight, TwoTables().first.weight)
-    assert_same_on_all_ranks(model.parameters(), "weights")
 
 
 def check_other_collectives_are_left_alone_C61() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradsieve._comm import Comm
 from gradsieve._hook import Hook, StepResult, Tensor, choice
+from gradsieve.errors import GradsieveError
 from gradsieve.spec import Rules
 
 STATE_VERSION = 1
@@ -37,6 +38,7 @@ class Session:
         self._outcome = StepResult(False, False)
         self._on_device = options.get("backend") == "cuda"
         self.in_step = False
+        self._vetoed: GradsieveError | None = None
 
     def plan(self, tensors: Sequence[Tensor], buckets: Sequence[Sequence[int]]) -> None:
         self.synchronize()
@@ -51,14 +53,28 @@ class Session:
     def begin(self, loss_scale: float = 1.0) -> None:
         self.synchronize()
         self.hook.begin(self.step, loss_scale)
+        self._vetoed = None
         self.in_step = True
+
+    def veto(self, error: GradsieveError) -> None:
+        """Makes finish vote against this step and raise this: what goes beside the hook failed."""
+        self._vetoed = self._vetoed or error
+        self.hook.veto(error.code)
 
     def finish(self) -> StepResult:
         self._committed = False
         self.in_step = False
         self.step += 1
         self._outcome = StepResult(False, False, pending=self._on_device)  # also if this fails
-        self._outcome = self.hook.finish()
+        try:
+            self._outcome = self.hook.finish()
+        except GradsieveError as error:
+            if self._vetoed is None:
+                raise
+            cause = self._vetoed  # the vote knows which rank is missing
+            raise GradsieveError(
+                str(cause), cause.code, error.rank, cause.tensor, cause.field
+            ) from cause
         self._committed = self._outcome.committed
         return self._outcome
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +22,7 @@ from gradsieve.spec import Rules
 from gradsieve.torch._bucket import Bucket, layout_error, plan_of, value_of
 from gradsieve.torch._device import check_device, device_of
 from gradsieve.torch._group_transport import GroupTransport, comm_for
-from gradsieve.torch._sparse import reduce_sparse
+from gradsieve.torch._sparse import check_sparse, reduce_sparse
 from gradsieve.torch._tensors import Names, desc_of, dtype_name
 from gradsieve.torch._undelivered import Undelivered
 from gradsieve.torch._worker import Worker
@@ -79,6 +81,8 @@ class HookState:
         }
         with self._device.scope():
             check_alone(rules, **options)
+        self._timeout = timeout
+        self._on_nonfinite = str(options.get("on_nonfinite", "propagate"))
         self._transport = GroupTransport(self._group, timeout)
         self._comm = Comm.of_transport(self._transport)
         if link is not None:
@@ -97,6 +101,7 @@ class HookState:
         self._resumed: list[list[str]] = []  # names by bucket, of a checkpoint
         self._pass: list[Bucket] = []  # of the backward pass that is running
         self._collecting = False
+        self._found_nonfinite = False  # in what goes beside the hook, on all ranks alike
         self._failure: GradsieveError | None = None
 
     # ------------------------------------------------------------------------------ one bucket
@@ -119,8 +124,8 @@ class HookState:
     def _take(self, bucket: GradBucket, buffer: torch.Tensor) -> torch.futures.Future[Any]:
         if not self._pass:
             self._settle()
-        if self._failure is not None:
-            raise self._failure
+            if self._failure is not None:
+                raise self._failure
         parameters = tuple(bucket.parameters())
         names = tuple(self._names.of(parameter) for parameter in parameters)
         future = self._device.future()
@@ -132,6 +137,7 @@ class HookState:
             if not self._collecting:
                 self._begin()
         elif not self._collecting and not self._expected(arrived):
+            self._pass = []
             raise self._fail(layout_error())
         self._pass.append(arrived)
         is_last = bucket.is_last()
@@ -181,6 +187,9 @@ class HookState:
         buckets = self._pass
         layout = [bucket.layout for bucket in buckets]
         try:
+            for bucket in buckets:
+                if bucket.is_sparse:
+                    check_sparse(bucket.names[0], bucket.buffer)
             if self._resumed and self._start_as_resumed(buckets):
                 return
             if layout != self._layout:
@@ -210,7 +219,7 @@ class HookState:
         }
         there = [list(bucket.names) for bucket in buckets if not bucket.is_sparse]
         planned = {name for names in self._resumed for name in names}
-        if there == self._resumed or planned != set(dense) or len(dense) != len(self._names):
+        if there == self._resumed or planned != set(dense):
             self._resumed = []
             return False
         slices = {
@@ -230,35 +239,43 @@ class HookState:
         for name, part in slices.items():
             self._undelivered.add_to(name, parameters[name], part)
         flats = [torch.cat([slices[name] for name in names]) for names in self._resumed]
-        try:
-            for place, flat in enumerate(flats):
+        for place, flat in enumerate(flats):
+            with contextlib.suppress(GradsieveError):  # takes part all the same, and finish says it
                 self._session.hook.reduce(place, flat.data_ptr(), flat.numel(), dtype_name(flat))
-        finally:
-            self._session.finish()  # whatever has happened, all ranks vote
+        means = {}
+        for bucket in buckets:
+            if bucket.is_sparse:
+                with contextlib.suppress(GradsieveError):
+                    means[bucket.number] = self._reduce_sparse(bucket)
+        self._finish()
         for names, flat in zip(self._resumed, flats):
             parts = torch.split(flat, [slices[name].numel() for name in names])
             for name, part in zip(names, parts):
                 slices[name].copy_(part)
-        for place, bucket in enumerate(buckets):
-            sparse = bucket.is_sparse
-            result = reduce_sparse(bucket.buffer, self._comm, place) if sparse else bucket.buffer
-            bucket.future.set_result(result)
+        for bucket in buckets:
+            bucket.future.set_result(means.get(bucket.number, bucket.buffer))
         self._passes += 1
         return True
 
     def _close_last_pass(self) -> None:
-        """What became of the step before: a scaler may have skipped it."""
-        if self._scaler is not None:
-            scale = float(self._scaler.get_scale())
-            if scale < self._scale:
-                try:
-                    self._session.refuse()
-                except GradsieveError as error:
-                    raise self._fail(error) from None
-            self._scale = scale
+        """What became of the step before."""
+        self._take_back_skipped()
         self._undelivered.settle(self._session.committed)
 
+    def _take_back_skipped(self) -> None:
+        """A scaler that has found what we have not skips the step; its scale is lower then."""
+        if self._scaler is None:
+            return
+        scale = float(self._scaler.get_scale())
+        if scale < self._scale:
+            try:
+                self._session.refuse()
+            except GradsieveError as error:
+                raise self._fail(error) from None
+        self._scale = scale
+
     def _begin(self) -> None:
+        self._found_nonfinite = False
         self._undelivered.begin(self._scale)
         try:
             self._session.begin(self._scale)
@@ -290,10 +307,12 @@ class HookState:
             if event is not None:
                 self._session.hook.wait(event)
             elif error is None:
-                result = reduce_sparse(bucket.buffer, self._comm, place)
+                result = self._reduce_sparse(bucket)
             if is_last:
-                self._session.finish()
+                self._finish()
             return result
+
+        known = threading.Event()
 
         def complete() -> None:
             with self._device.scope():
@@ -301,12 +320,39 @@ class HookState:
                     result = result_of()
                 except Exception as raised:
                     result = self._finish_failed(raised, is_last)
+                known.set()
                 bucket.future.set_result(result)
 
         if self._is_ordered:
             complete()
-        else:
-            self._worker.submit(complete)
+            return
+        if is_last:
+            self._outcome_known = known
+        self._worker.submit(complete)
+
+    def _reduce_sparse(self, bucket: Bucket) -> torch.Tensor:
+        """Beside the hook, and of the same step: what fails here fails it on all ranks."""
+        name = bucket.names[0]
+        try:
+            mean = reduce_sparse(bucket.buffer, self._comm, bucket.number, self._timeout)
+            if not mean.is_finite and self._on_nonfinite == "error":
+                raise GradsieveError("an element of some rank is NaN or infinite", "non_finite")
+        except Exception as error:
+            code = error.code if isinstance(error, GradsieveError) else "internal"
+            sentence = f"the sparse gradient of {name!r}: {error}"
+            failure = GradsieveError(sentence, code, tensor=name, field="gradient")
+            self._session.veto(failure)
+            raise failure from error
+        if not mean.is_finite:
+            self._found_nonfinite = True
+            filling = math.nan if self._on_nonfinite == "propagate" else 0.0
+            mean.gradient.values().fill_(filling)
+        return mean.gradient
+
+    def _finish(self) -> None:
+        self._session.finish()
+        if self._found_nonfinite:
+            self._session.refuse()
 
     def _finish_failed(self, error: Exception, is_last: bool) -> Exception:
         """The last bucket votes whatever has happened, so that all ranks know."""
@@ -320,9 +366,9 @@ class HookState:
         return error
 
     def _fail(self, error: GradsieveError) -> GradsieveError:
+        """No other pass begins. This one goes on: the others wait for our buckets and our vote."""
         if self._failure is None:
             self._failure = error
-        self._pass = []
         return error
 
     def _reduce_dense(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
@@ -358,6 +404,7 @@ class HookState:
     def stats(self, of: str = "tensors") -> list[Stats]:
         """Counters per tensor, or per bucket with of="buckets", after a backward pass."""
         self._settle()
+        self._take_back_skipped()
         return self._session.hook.stats(of)
 
     def describe(self) -> str:
@@ -367,15 +414,16 @@ class HookState:
     def residual(self, name: str) -> torch.Tensor:
         """What of a parameter's gradient was not sent yet, flat."""
         self._settle()
+        self._take_back_skipped()
         return torch.frombuffer(self._session.residual(name), dtype=torch.float32).clone()
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must keep to resume bit for bit: save one per rank, beside the model."""
         self._settle()
+        self._close_last_pass()
         state = self._session.state_dict()
         blob = torch.frombuffer(bytearray(state["state"]), dtype=torch.uint8)
         buckets = [list(names) for _, names, kind, *_ in self._layout if kind != "sparse"]
-        self._undelivered.settle(self._session.committed)
         return {
             **state,
             "state": blob,

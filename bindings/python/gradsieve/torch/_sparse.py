@@ -4,18 +4,37 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 
 from gradsieve import _abi
 from gradsieve._comm import Comm
 from gradsieve._library import library
-from gradsieve.errors import check
+from gradsieve.errors import GradsieveError, check
 
 _FIRST_TAG = 0x20000000  # beyond those of hooks
 
 
-def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tensor:
+class SparseMean(NamedTuple):
+    """The same on all ranks."""
+
+    gradient: torch.Tensor
+    is_finite: bool  #: none of what the ranks brought was NaN or infinite
+
+
+def check_sparse(name: str, gradient: torch.Tensor) -> None:
+    """Raises for what is not exchanged."""
+    if gradient.dtype == torch.float64:
+        raise GradsieveError(
+            f"the sparse gradient of {name!r} is f64, and rows travel as f32; expected f32, or "
+            "dense f64 (sparse=False) with the rule 'none'",
+            "unsupported",
+            tensor=name,
+        )
+
+
+def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int, timeout: float) -> SparseMean:
     """The mean over all ranks of a sparse COO gradient, as one. Ranks may bring different rows.
 
     What is on a device goes through host memory.
@@ -31,7 +50,9 @@ def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tenso
     width = max(1, values.shape[1]) if rows.numel() else _width(gradient)
     flat = (rows.unsqueeze(1) * width + torch.arange(width)).reshape(-1).contiguous()
     values = values.reshape(-1).contiguous()
-    options = _abi.SparseOptions(tag=_FIRST_TAG + place)
+    options = _abi.SparseOptions(
+        tag=_FIRST_TAG + place, deadline_ms=max(1, round(timeout * 1000))
+    )
     answer = _abi.Handle()
     check(
         library().gsvSparseAllReduce(
@@ -53,9 +74,10 @@ def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int) -> torch.Tenso
     found_rows = indices.reshape(-1, width)[:, 0] // width
     shape = (found_rows.numel(), *gradient.shape[1:])
     result = summed.reshape(shape).to(gradient.dtype)
-    return torch.sparse_coo_tensor(
+    mean = torch.sparse_coo_tensor(
         found_rows.unsqueeze(0), result, gradient.shape, is_coalesced=True, check_invariants=False
-    ).to(device)
+    )
+    return SparseMean(mean.to(device), bool(summed.isfinite().all()))
 
 
 def _width(gradient: torch.Tensor) -> int:
