@@ -144,6 +144,7 @@ def check_what_fails_on_one_rank_commits_nowhere() -> None:
             begun = time.monotonic()
             with after_each_exchange(fail):
                 raised(lambda: train(ddp, first[-1:]), said)
+            assert not state._session.in_step, "raised before the vote"
             raised(lambda: train(ddp, range(1)), said)  # there is no going on
             assert time.monotonic() - begun < 10
             assert not state._session.committed

@@ -97,9 +97,17 @@ def run_checks(
 
 
 def spawn_ranks(
-    num_ranks: int, script: str, *arguments: str, timeout: float, **extra: str
+    num_ranks: int,
+    script: str,
+    *arguments: str,
+    timeout: float,
+    never_ends: int | None = None,
+    **extra: str,
 ) -> list[int]:
-    """Runs ranks as processes of their own, without torchrun, which ends all when one ends."""
+    """Runs ranks as processes of their own, without torchrun, which ends all when one ends.
+
+    `never_ends` is killed after all others have ended.
+    """
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = []
     try:
@@ -112,6 +120,11 @@ def spawn_ranks(
                     start_new_session=True,
                 )
             )
+        for number, rank in enumerate(ranks):
+            if number != never_ends:
+                rank.wait(timeout)
+        if never_ends is not None:
+            stop(ranks[never_ends])
         return [rank.wait(timeout) for rank in ranks]
     except subprocess.TimeoutExpired:
         raise AssertionError(f"{script} took longer than {timeout} s") from None

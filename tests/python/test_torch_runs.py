@@ -13,16 +13,30 @@ TOPK = "topk(density=0.1) | int8 ; feedback=residual"
 
 
 @pytest.mark.parametrize(("count", "dead"), [(2, 1), (4, 2), (4, 0)])
-def test_a_killed_rank_is_named_to_all_others_in_time(tmp_path, count, dead):
-    statuses = spawn_ranks(
-        count, SCRIPT, "12", f"spec={TOPK}", f"die={dead}", f"out={tmp_path}", timeout=90
-    )
+@pytest.mark.parametrize("way", ["ddp", "exchange"])
+def test_a_killed_rank_is_named_to_all_others_in_time(tmp_path, way, count, dead):
+    arguments = ["12", f"spec={TOPK}", f"die={dead}", f"out={tmp_path}", f"{way}=1"]
+    statuses = spawn_ranks(count, SCRIPT, *arguments, timeout=90)
 
     assert statuses[dead] == -signal.SIGKILL
     for rank in set(range(count)) - {dead}:
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert f"rank {dead}" in result["error"], result
+        assert way == "ddp" or result["kind"] == "GradsieveError", result
         assert result["seconds"] < 20, result  # the time-out of the exchange
+
+
+@pytest.mark.parametrize(("count", "stopped"), [(2, 0), (4, 1)])
+@pytest.mark.parametrize("way", ["ddp", "exchange"])
+def test_a_stopped_rank_is_named_to_all_others_in_time(tmp_path, way, count, stopped):
+    arguments = ["12", f"spec={TOPK}", f"stop={stopped}", f"out={tmp_path}", f"{way}=1"]
+    spawn_ranks(count, SCRIPT, *arguments, "timeout=4", timeout=90, never_ends=stopped)
+
+    for rank in set(range(count)) - {stopped}:
+        result = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert f"rank {stopped}" in result["error"], result
+        assert way == "ddp" or result["kind"] == "GradsieveError", result
+        assert result["seconds"] < 20, result  # the exchange's time-out, then the vote's
 
 
 def test_encoding_goes_on_while_a_bucket_travels(tmp_path):

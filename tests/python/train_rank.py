@@ -4,6 +4,9 @@
 spec=…       "" trains without our hook
 out=FOLDER   where rankR.json goes: the error that was raised, a hash of the weights
 die=R        rank R kills itself in its sixth backward pass
+stop=R       rank R stops itself there and never goes on
+exchange=1   gt.Exchange in place of DDP and the hook
+timeout=S    seconds, of the exchange
 link=BITS    bits per second of a slow network to imitate
 width=N      of the hidden layers
 exit=WAY     not as our guide says: "destroy" as PyTorch's tutorials do, "bare" with nothing
@@ -44,10 +47,17 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank = dist.get_rank()
     model = model_of(int(options.get("width", "33")))
-    ddp = DistributedDataParallel(model, bucket_cap_mb=float(options.get("bucket_mb", "0.008")))
-    if options.get("spec"):
+    ddp, exchange = model, None
+    timeout = float(options.get("timeout", "20"))
+    if "exchange" in options:
+        exchange = gt.Exchange(model.named_parameters(), options["spec"], timeout=timeout)
+    else:
+        cap = float(options.get("bucket_mb", "0.008"))
+        ddp = DistributedDataParallel(model, bucket_cap_mb=cap)
+    if options.get("spec") and exchange is None:
         link = (float(options["link"]), 0.0) if "link" in options else None
-        state = gt.HookState(options["spec"], None, model.named_parameters(), timeout=20, link=link)
+        named = model.named_parameters()
+        state = gt.HookState(options["spec"], None, named, timeout=timeout, link=link)
         ddp.register_comm_hook(state, gt.hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     result = {"error": "", "kind": "", "seconds": 0.0}
@@ -57,10 +67,13 @@ def main() -> None:
             x, y = batch(step)
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(ddp(x), y)
-            if options.get("die") == str(rank) and step == DIES_AT:
-                model[2].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            for way, number in (("die", signal.SIGKILL), ("stop", signal.SIGSTOP)):
+                if options.get(way) == str(rank) and step == DIES_AT:
+                    model[2].weight.register_hook(lambda _, n=number: os.kill(os.getpid(), n))
             begun = time.monotonic()
             loss.backward()
+            if exchange is not None:
+                exchange.reduce()
             optimizer.step()
     except RuntimeError as error:
         result["error"] = str(error)

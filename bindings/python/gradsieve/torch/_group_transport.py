@@ -30,6 +30,7 @@ _LENGTH_BYTES = 8
 _FRAME_BYTES = 1 << 16
 _FIRST_BYTES = _FRAME_BYTES - _LENGTH_BYTES
 
+_LARGEST_TAG = 0x30000000  # beyond those of the library
 _ROLL_CALL_SECONDS = 5.0
 _made: Counter[str] = Counter()  # transports, by their ranks
 
@@ -188,10 +189,36 @@ class GroupTransport(Transport):
         return missing
 
     def largest(self, numbers: torch.Tensor) -> None:
-        """The largest of all ranks, element by element and in place. Between two steps."""
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MAX
-        self._groups[CONTROL].allreduce([numbers], options).wait()
+        """The largest of all ranks, element by element and in place. Between two steps.
+
+        Each rank sends to each, so that all that are there see who is not.
+        """
+        end = time.monotonic() + self._timeout
+        own = numbers.clone()
+        size = own.numel() * own.element_size()
+        theirs = {rank: torch.empty_like(own) for rank in range(self.world_size)}
+        del theirs[self.rank]
+        failures: dict[int, Exception] = {}
+        started: list[tuple[int, _Send | _Receive]] = []
+        for start, kept in [(self.receive, theirs), (self.send, dict.fromkeys(theirs, own))]:
+            for rank, tensor in kept.items():
+                try:
+                    operation = start(CONTROL, rank, _LARGEST_TAG, tensor.data_ptr(), size)
+                except RuntimeError as error:  # the connection is closed
+                    failures.setdefault(rank, self._error(error))
+                else:
+                    started.append((rank, operation))
+        # Whoever has found one missing waits for the others all the same: they get what it sends.
+        for rank, operation in started:
+            try:
+                self.wait(operation, max(0.0, end - time.monotonic()))
+            except (TransportError, TimeoutError) as error:
+                failures.setdefault(rank, error)
+        for rank, error in failures.items():
+            code = "timeout" if isinstance(error, TimeoutError) else "transport_error"
+            raise GradsieveError(f"rank {rank} does not answer: {error}", code, rank)
+        for other in theirs.values():
+            torch.maximum(numbers, other, out=numbers)
 
     def dense_all_reduce(self, address: int, num_elements: int, dtype: int) -> None:
         memory = _memory(address, num_elements * _DTYPES[dtype].itemsize).view(_DTYPES[dtype])

@@ -102,6 +102,7 @@ class HookState:
         self._pass: list[Bucket] = []  # of the backward pass that is running
         self._collecting = False
         self._found_nonfinite = False  # in what goes beside the hook, on all ranks alike
+        self._failed: list[torch.futures.Future[Any]] = []  # buckets, until the vote
         self._failure: GradsieveError | None = None
 
     # ------------------------------------------------------------------------------ one bucket
@@ -276,6 +277,7 @@ class HookState:
 
     def _begin(self) -> None:
         self._found_nonfinite = False
+        self._failed = []
         self._undelivered.begin(self._scale)
         try:
             self._session.begin(self._scale)
@@ -316,12 +318,17 @@ class HookState:
 
         def complete() -> None:
             with self._device.scope():
+                told = [bucket.future]
                 try:
                     result = result_of()
                 except Exception as raised:
+                    self._failed.append(bucket.future)
                     result = self._finish_failed(raised, is_last)
-                known.set()
-                bucket.future.set_result(result)
+                    told = self._failed if is_last else []
+                if is_last:
+                    known.set()
+                for future in told:
+                    future.set_result(result)
 
         if self._is_ordered:
             complete()
@@ -354,16 +361,24 @@ class HookState:
         if self._found_nonfinite:
             self._session.refuse()
 
-    def _finish_failed(self, error: Exception, is_last: bool) -> Exception:
-        """The last bucket votes whatever has happened, so that all ranks know."""
+    def _finish_failed(self, error: Exception, is_last: bool) -> GradsieveError:
+        """The last bucket votes whatever has happened, so that all ranks know.
+
+        DDP is told after the vote, which knows best who is missing: a rank that leaves before it
+        would be missing, too.
+        """
+        if not isinstance(error, GradsieveError):
+            error = GradsieveError(f"{type(error).__name__}: {error}", "internal")
+            if self._session.in_step:
+                self._session.veto(error)
         if is_last and self._session.in_step:
             try:
                 self._session.finish()
             except GradsieveError as voted:
                 error = voted
-        if isinstance(error, GradsieveError):
-            return self._fail(error)
-        return error
+        if is_last:
+            self._failure = None
+        return self._fail(error)
 
     def _fail(self, error: GradsieveError) -> GradsieveError:
         """No other pass begins. This one goes on: the others wait for our buckets and our vote."""
