@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Specs, what they cost, and one tensor without ranks, through C.
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <tuple>
 
@@ -11,6 +12,7 @@
 
 #include "tests/bindings/c_ranks.hpp"
 #include "tests/support/gradient_shapes.hpp"
+#include "tests/support/plugin_specs.hpp"
 
 namespace gradsieve::testing {
 namespace {
@@ -98,27 +100,6 @@ class CCodecTest : public ::testing::TestWithParam<std::tuple<char const*, std::
   }
 };
 
-// C-80: the bound holds, and a byte too few leaves everything beyond alone.
-TEST_P(CCodecTest, C80BoundHoldsAndOneByteLessIsRefused) {
-  std::uint64_t bound = 0;
-  ASSERT_GSV(gsvEncodeBound(count_, gsvFloat32, spec_, &bound, context_.get()));
-  std::vector<std::byte> payload(bound + 64, std::byte{0x5a});
-  std::uint64_t num_bytes = 0;
-  ASSERT_GSV(encode(payload, bound, nullptr, num_bytes));
-  ASSERT_LE(num_bytes, bound);
-  for (std::size_t i = bound; i < payload.size(); ++i) ASSERT_EQ(payload[i], std::byte{0x5a});
-
-  std::vector<std::byte> exact(num_bytes + 64, std::byte{0x5a});
-  std::uint64_t again = 0;
-  ASSERT_GSV(encode(exact, num_bytes, nullptr, again));
-  EXPECT_EQ(again, num_bytes);
-  EXPECT_EQ(std::memcmp(exact.data(), payload.data(), num_bytes), 0);
-
-  std::vector<std::byte> small(num_bytes + 64, std::byte{0x5a});
-  EXPECT_EQ(encode(small, num_bytes - 1, nullptr, again), gsvCapacityExceeded);
-  for (std::byte const byte : small) ASSERT_EQ(byte, std::byte{0x5a});
-}
-
 TEST_P(CCodecTest, WhatIsSentAndTheResidualAreTheGradient) {
   std::string const with_feedback = std::string(spec_) + " ; feedback=residual";
   spec_ = with_feedback.c_str();
@@ -146,6 +127,48 @@ INSTANTIATE_TEST_SUITE_P(Specs, CCodecTest,
                                                               "topk(density=0.1) | int8", "int4",
                                                               "cltk(density=0.1)"),
                                             ::testing::Values(0, 1, 31, 257, 1000, 4097)));
+
+// C-80: for every compressor the bound holds, and a byte too few leaves everything beyond alone.
+class CBoundTest : public ::testing::TestWithParam<SpecCase> {};
+
+TEST_P(CBoundTest, C80BoundHoldsAndOneByteLessIsRefused) {
+  constexpr std::byte kCanary{0x5a};
+  ContextPtr const context = make_context();
+  char const* const spec = GetParam().spec.c_str();
+  std::vector<std::uint64_t> counts(71);
+  std::iota(counts.begin(), counts.end(), std::uint64_t{0});
+  counts.insert(counts.end(), {4095, 4096, 4097});
+  for (std::uint64_t const count : counts) {
+    SCOPED_TRACE(count);
+    std::vector<float> const gradient = make_gradient(Shape::heavy_tailed, count, 5);
+    auto const encode = [&](std::vector<std::byte>& payload, std::uint64_t capacity,
+                            std::uint64_t& num_bytes) {
+      return gsvEncode(gradient.data(), payload.data(), capacity, &num_bytes, count, gsvFloat32,
+                       spec, nullptr, nullptr, context.get(), nullptr);
+    };
+    std::uint64_t bound = 0;
+    ASSERT_GSV(gsvEncodeBound(count, gsvFloat32, spec, &bound, context.get()));
+    std::vector<std::byte> payload(bound + 64, kCanary);
+    std::uint64_t num_bytes = 0;
+    ASSERT_GSV(encode(payload, bound, num_bytes));
+    ASSERT_LE(num_bytes, bound);
+    for (std::size_t i = bound; i < payload.size(); ++i) ASSERT_EQ(payload[i], kCanary);
+
+    std::vector<std::byte> exact(num_bytes + 64, kCanary);
+    std::uint64_t again = 0;
+    ASSERT_GSV(encode(exact, num_bytes, again));
+    ASSERT_EQ(again, num_bytes);
+    ASSERT_EQ(std::memcmp(exact.data(), payload.data(), num_bytes), 0);
+    for (std::size_t i = num_bytes; i < exact.size(); ++i) ASSERT_EQ(exact[i], kCanary);
+
+    std::vector<std::byte> small(num_bytes + 64, kCanary);
+    ASSERT_EQ(encode(small, num_bytes - 1, again), gsvCapacityExceeded);
+    for (std::byte const byte : small) ASSERT_EQ(byte, kCanary);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, CBoundTest, ::testing::ValuesIn(default_specs()),
+                         [](auto const& c) { return c.param.name; });
 
 TEST(CCodecErrorTest, RefusesAForeignOrDamagedPayload) {
   ContextPtr const context = make_context();
