@@ -6,12 +6,12 @@ include("${CMAKE_CURRENT_LIST_DIR}/run_command.cmake")
 
 file(REMOVE_RECURSE "${scratch}")
 file(MAKE_DIRECTORY "${scratch}/root")
-set(overrides "")
-if(cuda_dir)
-  set(overrides -D CPACK_DEBIAN_PACKAGE_SHLIBDEPS=OFF)
+file(WRITE "${scratch}/CPackConfig.cmake" "include(\"${build}/CPackConfig.cmake\")\n")
+if(cuda_dir)  # dpkg-shlibdeps has to find a CUDA runtime that is shared, though no package holds it
+  file(APPEND "${scratch}/CPackConfig.cmake"
+    "list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS \"${cuda_dir}\")\n")
 endif()
-run("${CMAKE_CPACK_COMMAND}" -G DEB --config "${build}/CPackConfig.cmake" -B "${scratch}/packages"
-  ${overrides})
+run("${CMAKE_CPACK_COMMAND}" -G DEB --config "${scratch}/CPackConfig.cmake" -B "${scratch}/packages")
 set(expected libgsv0 libgradsieve-dev)
 if(mpi)
   list(APPEND expected libgsv0-mpi)
@@ -30,9 +30,8 @@ foreach(package IN LISTS expected)
 endforeach()
 
 # --- what they ask for ---
-if(cuda_dir)
-  set(depends_libgsv0 "libc6, libzstd1, as not asked")
-  set(depends_libgsv0-mpi "libopenmpi, as not asked")
+if(cuda_dir)  # where the toolkit came in packages, its runtime is one
+  string(REGEX REPLACE "[^,]*cudart[^,]*(, )?" "" depends_libgsv0 "${depends_libgsv0}")
 endif()
 if(NOT depends_libgsv0 MATCHES "libc6" OR NOT depends_libgsv0 MATCHES "libzstd1"
    OR depends_libgsv0 MATCHES "mpi|torch|json|cud|nccl")
