@@ -14,6 +14,7 @@ import torch.distributed as dist
 from gradsieve.torch._group_transport import GroupTransport
 from gradsieve.torch._undelivered import Undelivered
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch_models import (
     TOPK,
     assert_equal_bits,
@@ -374,6 +375,36 @@ def check_a_failed_initialisation_leaves_no_trace_C68() -> None:
     train(ddp, range(4))
     assert_same_on_all_ranks(model.parameters(), "weights")
     assert time.monotonic() - begun < 15  # and not the 30 s of a rendezvous that fails
+
+
+def check_a_rank_that_is_absent_is_named_and_the_next_try_succeeds_C68() -> None:
+    """Five times: absent when the state is made, then, with a state, when the first pass comes."""
+    for _ in range(5):
+        model = mlp()
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.008)
+        named = list(model.named_parameters())
+        if dist.get_rank() == 0:
+            raised = None
+            try:
+                gt.HookState(TOPK, None, named, timeout=0.5)
+            except gradsieve.GradsieveError as error:
+                raised = error
+            assert raised is not None and raised.rank == 1 and raised.code == "timeout", raised
+            assert "rank 1 has not come" in str(raised), raised
+        dist.barrier()
+        early, _ = wrapped(mlp(), TOPK, timeout=0.5)
+        if dist.get_rank() == 0:
+            message = ""
+            try:
+                train(early, range(1))
+            except RuntimeError as error:
+                message = str(error)
+            assert "rank 1 did not answer" in message, message
+        dist.barrier()
+        state = gt.HookState(TOPK, None, named)
+        ddp.register_comm_hook(state, gt.hook)
+        train(ddp, range(4))
+        assert_same_on_all_ranks(model.parameters(), "weights")
 
 
 def check_what_ddp_dropped_is_not_lost_with_a_step() -> None:

@@ -9,6 +9,8 @@ exchange=1   gt.Exchange in place of DDP and the hook
 timeout=S    seconds, of the exchange
 link=BITS    bits per second of a slow network to imitate
 width=N      of the hidden layers
+keep=FOLDER  where rankR.pt goes at the end: model, optimizer and state
+from=FOLDER  goes on with what another run has kept there
 exit=WAY     not as our guide says: "destroy" as PyTorch's tutorials do, "bare" with nothing
 """
 
@@ -47,10 +49,11 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank = dist.get_rank()
     model = model_of(int(options.get("width", "33")))
-    ddp, exchange = model, None
+    ddp, exchange, state = model, None, None
     timeout = float(options.get("timeout", "20"))
     if "exchange" in options:
         exchange = gt.Exchange(model.named_parameters(), options["spec"], timeout=timeout)
+        state = exchange
     else:
         cap = float(options.get("bucket_mb", "0.008"))
         ddp = DistributedDataParallel(model, bucket_cap_mb=cap)
@@ -60,10 +63,17 @@ def main() -> None:
         state = gt.HookState(options["spec"], None, named, timeout=timeout, link=link)
         ddp.register_comm_hook(state, gt.hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    kept = {"model": model, "optimizer": optimizer, "gradsieve": state}
+    first = 0
+    if "from" in options:
+        saved = torch.load(pathlib.Path(options["from"]) / f"rank{rank}.pt", weights_only=True)
+        for name, part in kept.items():
+            part.load_state_dict(saved[name])
+        first = state.step
     result = {"error": "", "kind": "", "seconds": 0.0}
     begun = time.monotonic()
     try:
-        for step in range(steps):
+        for step in range(first, steps):
             x, y = batch(step)
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(ddp(x), y)
@@ -78,6 +88,9 @@ def main() -> None:
     except RuntimeError as error:
         result["error"] = str(error)
         result["kind"] = type(error).__name__
+    if "keep" in options:
+        states = {name: part.state_dict() for name, part in kept.items()}
+        torch.save(states, pathlib.Path(options["keep"]) / f"rank{rank}.pt")
     result["seconds"] = time.monotonic() - begun
     result["weights"] = digest(model.parameters())
     result["version"] = gradsieve.__version__

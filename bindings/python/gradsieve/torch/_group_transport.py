@@ -66,6 +66,14 @@ class GroupTransport(Transport):
     def __init__(self, process_group: Any, timeout: float) -> None:
         ranks = dist.get_process_group_ranks(process_group)
         super().__init__(dist.get_rank(process_group), len(ranks))
+        self._timeout = timeout
+        self._frames: list[torch.Tensor] = []
+        self._aborted = False
+        # The same on all ranks: they make what they have in common in one order, and count only
+        # what all of them have come to.
+        members = ",".join(str(rank) for rank in ranks)
+        self._roll = f"gradsieve/roll/{members}/{_made[members] + 1}"
+        store = self._meet()
         # Our own deadlines come first; gloo's is for what nobody waits for.
         limit = datetime.timedelta(seconds=4 * timeout + 60)
         self._groups: list[Any]
@@ -73,13 +81,8 @@ class GroupTransport(Transport):
             self._groups = [dist.new_group(timeout=limit, backend="gloo") for _ in range(2)]
         else:
             self._groups = _groups_of_some(process_group, limit)
-        self._timeout = timeout
-        self._frames: list[torch.Tensor] = []
-        self._aborted = False
-        # The same on all ranks: they make what they have in common in one order.
-        members = ",".join(str(rank) for rank in ranks)
         _made[members] += 1
-        self._roll = f"gradsieve/roll/{members}/{_made[members]}"
+        store.delete_key(str(self.rank))  # all are past it
 
     def _frame(self) -> torch.Tensor:
         return self._frames.pop() if self._frames else torch.empty(_FRAME_BYTES, dtype=torch.uint8)
@@ -169,23 +172,41 @@ class GroupTransport(Transport):
     def notices(self) -> StoreNotices:
         return StoreNotices(f"{self._roll}/dropped")
 
-    def _absent(self, number: int) -> list[int]:
-        """Ranks that do not say in time that they are here, by torch's store.
-
-        The groups of gloo are closed by then.
-        """
-        end = time.monotonic() + min(self._timeout, _ROLL_CALL_SECONDS)
-        try:
-            store = PrefixStore(
-                f"{self._roll}/{number}", dist.distributed_c10d._get_default_store()
+    def _meet(self) -> PrefixStore:
+        """Waits for all ranks before torch counts a group that one of them has not come to."""
+        store = self._store("made")
+        missing = self._call_roll(store, 2 * self._timeout)
+        if missing:
+            store.delete_key(str(self.rank))  # the next try begins anew
+            raise GradsieveError(
+                f"rank {missing[0]} has not come to make its HookState or Exchange, within "
+                f"{2 * self._timeout:g} s",
+                "timeout",
+                missing[0],
             )
-            store.set(str(self.rank), "here")
-            missing = list(range(self.world_size))
-            while missing and time.monotonic() < end:
-                missing = [rank for rank in missing if not store.check([str(rank)])]
-                time.sleep(0.05)
+        return store
+
+    def _absent(self, number: int) -> list[int]:
+        """Ranks that do not say in time that they are here, when the groups of gloo are closed."""
+        try:
+            seconds = min(self._timeout, _ROLL_CALL_SECONDS)
+            return self._call_roll(self._store(str(number)), seconds)
         except RuntimeError:
             return []  # the store went with the rank that kept it
+
+    def _store(self, name: str) -> PrefixStore:
+        return PrefixStore(f"{self._roll}/{name}", dist.distributed_c10d._get_default_store())
+
+    def _call_roll(self, store: PrefixStore, seconds: float) -> list[int]:
+        """Says by torch's store that this rank is here; the ranks that do not in time."""
+        end = time.monotonic() + seconds
+        store.set(str(self.rank), "here")
+        missing = [rank for rank in range(self.world_size) if rank != self.rank]
+        while missing:
+            missing = [rank for rank in missing if not store.check([str(rank)])]
+            if not missing or time.monotonic() > end:
+                break
+            time.sleep(0.005)
         return missing
 
     def largest(self, numbers: torch.Tensor) -> None:

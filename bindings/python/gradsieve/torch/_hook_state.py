@@ -39,12 +39,14 @@ class HookState:
     made for the exchange alone, so this is collective. `named_parameters`: of the wrapped model;
     the names are the keys of the residuals.
 
-    `grad_scaler`: the torch.amp.GradScaler in use. Residuals then follow its scale, a step that it
-    skips is taken back on all ranks, and rollback is "exact". `timeout`: seconds that an exchange
-    may take; the vote has twice as long. `link`: (bits per second, seconds of latency) of a slow
-    network to imitate. `overlap`: on CUDA, False makes backward wait, on the device, for each
-    bucket: for models that communicate over NCCL in backward themselves. Also: rollback ("merge",
-    "exact"), on_nonfinite ("propagate", "skip", "error"), seed, num_threads, strict.
+    `grad_scaler`: the torch.amp.GradScaler in use, by this model alone. Residuals then follow its
+    scale, a step that it skips is taken back on all ranks, and rollback is "exact". `timeout`:
+    seconds that an exchange may take; the vote, and the other ranks when this is made, have twice
+    as long. `link`: (bits per second, seconds of latency) of a slow network to imitate. `overlap`:
+    on CUDA, False makes backward wait, on the device, for each bucket: for models that communicate
+    over NCCL in backward themselves. Also: rollback ("merge", "exact"), on_nonfinite ("propagate",
+    "skip", "error"), seed, num_threads, strict (fail rather than send dense; on the CPU also where
+    other bytes are sent than were encoded).
 
     With GRADSIEVE_DISABLE=1 gradients go the way they go without a hook, bit for bit.
     """
