@@ -300,6 +300,25 @@ TEST(EveryWay, OfSignIsEquivalentToRef) {
   }
 }
 
+TEST(EveryWay, OfSignFusedIsEquivalentToRef) {
+  constexpr std::size_t kPlaneBytes = (kCount + 7) / 8;
+  for (DType const dtype : {DType::f32, DType::f16}) {
+    std::size_t const block_elements = dtype == DType::f32 ? 256 : 100;
+    expect_ref_in_every_way([=](ExecContext& ctx, Memory& memory) {
+      TensorView const g = memory.with_gradient(dtype);
+      std::span<float> const in = memory.with(residual());
+      ResidualView const r{in, dtype == DType::f32 ? in : memory.room<float>(kCount), 0.5F};
+      std::span<std::byte> const signs = memory.room<std::byte>(kPlaneBytes);
+      std::span<std::byte> const zeros = memory.room<std::byte>(kPlaneBytes);
+      std::uint32_t any_zero = 0;
+      std::uint64_t const flags = kernels::sign_fused(
+          ctx, g, r, block_elements, signs, zeros,
+          memory.room<float>((kCount + block_elements - 1) / block_elements), &any_zero);
+      return 2 * flags + any_zero;
+    });
+  }
+}
+
 TEST(EveryWay, OfSignAddIsEquivalentToRef) {
   constexpr std::size_t kPlaneBytes = (kCount + 7) / 8;
   std::vector<std::byte> const any_planes = any_bytes(2 * kPlaneBytes);
