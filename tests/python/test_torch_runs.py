@@ -12,7 +12,7 @@ TOPK = "topk(density=0.1) | int8 ; feedback=residual"
 
 
 def test_encoding_goes_on_while_a_bucket_travels(tmp_path):
-    """The link makes an exchange longer than half the backward pass."""
+    """The link makes each exchange longer than what backward needs to fill the next bucket."""
     torchrun(
         2,
         SCRIPT,
