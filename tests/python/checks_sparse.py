@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings with sparse gradients: their mean, their part in the step's vote, their checkpoints."""
+"""Embeddings with sparse gradients: their mean, their part in the vote, their checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import gradsieve.torch as gt
 import torch
 import torch.distributed as dist
-from gradsieve.torch import _hook_state
+from gradsieve.torch import _sparse
 from torch import nn
 from torch_models import (
     EVERYTHING,
@@ -110,7 +110,7 @@ def check_unused_sparse_embeddings_C59() -> None:
 @contextlib.contextmanager
 def after_each_exchange(then: Callable[[int], None]) -> Iterator[None]:
     """Calls then(number of the exchange) on this rank, once it has taken part."""
-    original = _hook_state.reduce_sparse
+    original = _sparse.reduce_sparse
     calls = iter(range(1 << 30))
 
     def patched(*arguments: Any) -> Any:
@@ -118,11 +118,11 @@ def after_each_exchange(then: Callable[[int], None]) -> Iterator[None]:
         then(next(calls))
         return mean
 
-    _hook_state.reduce_sparse = patched
+    _sparse.reduce_sparse = patched
     try:
         yield
     finally:
-        _hook_state.reduce_sparse = original
+        _sparse.reduce_sparse = original
 
 
 @ranks(2, 3)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from gradsieve.spec import Rules
 from gradsieve.torch._bucket import Bucket, layout_error, plan_of, value_of
 from gradsieve.torch._device import check_device, device_of
 from gradsieve.torch._group_transport import GroupTransport, comm_for
-from gradsieve.torch._sparse import check_sparse, reduce_sparse
+from gradsieve.torch._sparse import SparseBuckets
 from gradsieve.torch._tensors import Names, desc_of, dtype_name
 from gradsieve.torch._undelivered import Undelivered
 from gradsieve.torch._worker import Worker
@@ -83,8 +82,6 @@ class HookState:
         }
         with self._device.scope():
             check_alone(rules, **options)
-        self._timeout = timeout
-        self._on_nonfinite = str(options.get("on_nonfinite", "propagate"))
         self._transport = GroupTransport(self._group, timeout)
         self._comm = Comm.of_transport(self._transport)
         if link is not None:
@@ -94,6 +91,8 @@ class HookState:
             #: Exchanges run in stream order, and nothing waits for them on the host.
             self._is_ordered = comm is not self._comm
             self._session = Session(comm, rules, **options)
+        on_nonfinite = str(options.get("on_nonfinite", "propagate"))
+        self._sparse = SparseBuckets(self._session, self._comm, timeout, on_nonfinite)
         is_exact = options["rollback"] == "exact"
         self._undelivered = Undelivered(is_exact, self._transport.notices())
         self._outcome_known: threading.Event | None = None
@@ -103,7 +102,6 @@ class HookState:
         self._resumed: list[list[str]] = []  # names by bucket, of a checkpoint
         self._pass: list[Bucket] = []  # of the backward pass that is running
         self._collecting = False
-        self._found_nonfinite = False  # in what goes beside the hook, on all ranks alike
         self._failed: list[torch.futures.Future[Any]] = []  # buckets, until the vote
         self._failure: GradsieveError | None = None
 
@@ -190,9 +188,7 @@ class HookState:
         buckets = self._pass
         layout = [bucket.layout for bucket in buckets]
         try:
-            for bucket in buckets:
-                if bucket.is_sparse:
-                    check_sparse(bucket.names[0], bucket.buffer)
+            self._sparse.check(buckets)
             if self._resumed and self._start_as_resumed(buckets):
                 return
             if layout != self._layout:
@@ -249,8 +245,8 @@ class HookState:
         for bucket in buckets:
             if bucket.is_sparse:
                 with contextlib.suppress(GradsieveError):
-                    means[bucket.number] = self._reduce_sparse(bucket)
-        self._finish()
+                    means[bucket.number] = self._sparse.reduce(bucket)
+        self._sparse.finish()
         for names, flat in zip(self._resumed, flats):
             parts = torch.split(flat, [slices[name].numel() for name in names])
             for name, part in zip(names, parts):
@@ -278,11 +274,11 @@ class HookState:
         self._scale = scale
 
     def _begin(self) -> None:
-        self._found_nonfinite = False
         self._failed = []
         self._undelivered.begin(self._scale)
         try:
             self._session.begin(self._scale)
+            self._sparse.begin()
         except GradsieveError as error:
             raise self._fail(error) from None
 
@@ -311,9 +307,9 @@ class HookState:
             if event is not None:
                 self._session.hook.wait(event)
             elif error is None:
-                result = self._reduce_sparse(bucket)
+                result = self._sparse.reduce(bucket)
             if is_last:
-                self._finish()
+                self._sparse.finish()
             return result
 
         known = threading.Event()
@@ -338,30 +334,6 @@ class HookState:
         if is_last:
             self._outcome_known = known
         self._worker.submit(complete)
-
-    def _reduce_sparse(self, bucket: Bucket) -> torch.Tensor:
-        """Beside the hook, and of the same step: what fails here fails it on all ranks."""
-        name = bucket.names[0]
-        try:
-            mean = reduce_sparse(bucket.buffer, self._comm, bucket.number, self._timeout)
-            if not mean.is_finite and self._on_nonfinite == "error":
-                raise GradsieveError("an element of some rank is NaN or infinite", "non_finite")
-        except Exception as error:
-            code = error.code if isinstance(error, GradsieveError) else "internal"
-            sentence = f"the sparse gradient of {name!r}: {error}"
-            failure = GradsieveError(sentence, code, tensor=name, field="gradient")
-            self._session.veto(failure)
-            raise failure from error
-        if not mean.is_finite:
-            self._found_nonfinite = True
-            filling = math.nan if self._on_nonfinite == "propagate" else 0.0
-            mean.gradient.values().fill_(filling)
-        return mean.gradient
-
-    def _finish(self) -> None:
-        self._session.finish()
-        if self._found_nonfinite:
-            self._session.refuse()
 
     def _finish_failed(self, error: Exception, is_last: bool) -> GradsieveError:
         """The last bucket votes whatever has happened, so that all ranks know.

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -11,7 +13,9 @@ import torch
 from gradsieve import _abi
 from gradsieve._comm import Comm
 from gradsieve._library import library
+from gradsieve._session import Session
 from gradsieve.errors import GradsieveError, check
+from gradsieve.torch._bucket import Bucket
 
 _FIRST_TAG = 0x20000000  # beyond those of hooks
 
@@ -23,15 +27,57 @@ class SparseMean(NamedTuple):
     is_finite: bool  #: none of what the ranks brought was NaN or infinite
 
 
-def check_sparse(name: str, gradient: torch.Tensor) -> None:
-    """Raises for what is not exchanged."""
-    if gradient.dtype == torch.float64:
-        raise GradsieveError(
-            f"the sparse gradient of {name!r} is f64, and rows travel as f32; expected f32, or "
-            "dense f64 (sparse=False) with the rule 'none'",
-            "unsupported",
-            tensor=name,
-        )
+class SparseBuckets:
+    """The sparse gradients of a step: exchanged beside the hook, and of the same vote.
+
+    What fails on one rank fails the step on all, and so does what is not finite on one.
+    """
+
+    def __init__(self, session: Session, comm: Comm, timeout: float, on_nonfinite: str) -> None:
+        self._session = session
+        self._comm = comm
+        self._timeout = timeout
+        self._on_nonfinite = on_nonfinite
+        self._found_nonfinite = False
+
+    def check(self, buckets: Iterable[Bucket]) -> None:
+        """Raises for what is not exchanged."""
+        for bucket in buckets:
+            if bucket.is_sparse and bucket.buffer.dtype == torch.float64:
+                raise GradsieveError(
+                    f"the sparse gradient of {bucket.names[0]!r} is f64, and rows travel as f32; "
+                    "expected f32, or dense f64 (sparse=False) with the rule 'none'",
+                    "unsupported",
+                    tensor=bucket.names[0],
+                )
+
+    def begin(self) -> None:
+        self._found_nonfinite = False
+
+    def reduce(self, bucket: Bucket) -> torch.Tensor:
+        """The mean over all ranks. An error here is also one of the session's finish()."""
+        name = bucket.names[0]
+        try:
+            mean = reduce_sparse(bucket.buffer, self._comm, bucket.number, self._timeout)
+            if not mean.is_finite and self._on_nonfinite == "error":
+                raise GradsieveError("an element of some rank is NaN or infinite", "non_finite")
+        except Exception as error:
+            code = error.code if isinstance(error, GradsieveError) else "internal"
+            sentence = f"the sparse gradient of {name!r}: {error}"
+            failure = GradsieveError(sentence, code, tensor=name, field="gradient")
+            self._session.veto(failure)
+            raise failure from error
+        if not mean.is_finite:
+            self._found_nonfinite = True
+            filling = math.nan if self._on_nonfinite == "propagate" else 0.0
+            mean.gradient.values().fill_(filling)
+        return mean.gradient
+
+    def finish(self) -> None:
+        """Ends the step. Means are the same on all ranks, so all take back what is not finite."""
+        self._session.finish()
+        if self._found_nonfinite:
+            self._session.refuse()
 
 
 def reduce_sparse(gradient: torch.Tensor, comm: Comm, place: int, timeout: float) -> SparseMean:
