@@ -29,7 +29,8 @@ namespace {
 struct Options {
   std::uint64_t min_bytes = 1 << 20;
   std::uint64_t max_bytes = 16 << 20;
-  std::uint64_t step_bytes = 0;  ///< 0: sizes grow by a factor
+  std::uint64_t bucket_bytes = 0;  ///< 0: the whole gradient
+  std::uint64_t step_bytes = 0;    ///< 0: sizes grow by a factor
   double step_factor = 4.0;
   int iterations = 20;
   int warmup_iterations = 5;
@@ -123,6 +124,7 @@ std::uint64_t run_rank(Options const& options, Transport& bare) {
       Row row =
           measure(transport, {.spec = line.spec,
                               .num_elements = static_cast<std::uint64_t>(bytes) / size_of(dtype),
+                              .bucket_elements = options.bucket_bytes / size_of(dtype),
                               .dtype = line.dtype,
                               .op = options.op == "sum" ? ReduceOp::sum : ReduceOp::mean,
                               .iterations = options.iterations,
@@ -198,6 +200,10 @@ int run(int argc, char** argv) {
   app.add_option("-f,--stepfactor", options.step_factor, "factor between sizes")
       ->check(CLI::Range(1.1, 1e9))
       ->excludes(step_bytes);
+  app.add_option("--bucket-bytes", options.bucket_bytes,
+                 "buckets that a gradient is handed over in, as trainers do; default: one")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{8}, std::uint64_t{1} << 50));
   app.add_option("-n,--iters", options.iterations, "measured steps")->check(CLI::Range(1, 1000000));
   app.add_option("-w,--warmup_iters", options.warmup_iterations, "steps before")
       ->check(CLI::Range(0, 1000000));

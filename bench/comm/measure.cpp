@@ -134,14 +134,16 @@ void check(Transport& transport, Case const& which, TensorView result, double di
   row.num_wrong = count_wrong(transport, result);
 }
 
-double predicted(Row const& row, Case const& which, int world_size, std::size_t capacity_bytes) {
+/// Bytes that a rank sends of a bucket.
+double predicted(std::string const& exchange, TensorDesc const& bucket, int world_size,
+                 std::size_t capacity_bytes) {
   double const others = world_size - 1;
-  if (row.exchange == "gather") return others * static_cast<double>(capacity_bytes);
+  if (exchange == "gather") return others * static_cast<double>(capacity_bytes);
   // Both kinds of all-reduce move every element out of each rank twice, but for its own share.
-  double const body = row.exchange == "two_shot"
+  double const body = exchange == "two_shot"
                           ? static_cast<double>(capacity_bytes)
-                          : static_cast<double>(which.num_elements) *
-                                (which.dtype == DType::f64 ? sizeof(double) : sizeof(float));
+                          : static_cast<double>(bucket.num_elements) *
+                                (bucket.dtype == DType::f64 ? sizeof(double) : sizeof(float));
   return 2.0 * others / world_size * body;
 }
 
@@ -216,9 +218,18 @@ Row measure(Transport& transport, Case const& which) {
   if (which.spec == kLibraryDense) return measure_library(transport, which, talk);
 
   Hook hook(transport, {.rules = {{"*", which.spec}}, .op = which.op, .seed = which.seed});
-  TensorDesc const tensors[] = {
-      {.name = "gradient", .num_elements = which.num_elements, .dtype = which.dtype}};
-  BucketDesc const buckets[] = {{{"gradient"}}};
+  std::uint64_t const bucket_elements =
+      which.bucket_elements == 0 ? which.num_elements : which.bucket_elements;
+  std::vector<TensorDesc> tensors;
+  std::vector<BucketDesc> buckets;
+  for (std::uint64_t begin = 0; begin < which.num_elements || begin == 0;
+       begin += std::max<std::uint64_t>(bucket_elements, 1)) {
+    std::string const name = "gradient" + std::to_string(tensors.size());
+    tensors.push_back({.name = name,
+                       .num_elements = std::min(bucket_elements, which.num_elements - begin),
+                       .dtype = which.dtype});
+    buckets.push_back({{name}});
+  }
   hook.plan(tensors, buckets);
 
   std::vector<std::byte> memory(
@@ -232,17 +243,28 @@ Row measure(Transport& transport, Case const& which) {
     Clock::time_point const start = Clock::now();
     Event event;
     Status status = hook.begin(static_cast<std::uint64_t>(i));
-    if (status.ok()) status = hook.reduce(0, gradient, event);
+    std::uint64_t at = 0;
+    for (std::size_t b = 0; b < tensors.size() && status.ok(); ++b) {
+      TensorView const bucket = gradient.slice(at, tensors[b].num_elements);
+      status = hook.reduce(static_cast<std::uint32_t>(b), bucket, event);
+      at += tensors[b].num_elements;
+    }
     StepResult const result = hook.finish();
     double const elapsed = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
     if (!status.ok() || !result.committed) throw Error(Code::internal, hook.failure().message);
     if (i < which.warmup_iterations) continue;
-    Stats const stats = hook.bucket_stats()[0];
-    encode.push_back(stats.encode_seconds * 1e6);
-    exchange.push_back(stats.exchange_seconds * 1e6);
-    decode.push_back(stats.decode_seconds * 1e6);
+    Stats all;
+    for (Stats const& stats : hook.bucket_stats()) {
+      all.encode_seconds += stats.encode_seconds;
+      all.exchange_seconds += stats.exchange_seconds;
+      all.decode_seconds += stats.decode_seconds;
+      all.wire_bytes += stats.wire_bytes;
+    }
+    encode.push_back(all.encode_seconds * 1e6);
+    exchange.push_back(all.exchange_seconds * 1e6);
+    decode.push_back(all.decode_seconds * 1e6);
     total.push_back(elapsed);
-    wire.push_back(static_cast<double>(stats.wire_bytes));
+    wire.push_back(static_cast<double>(all.wire_bytes));
   }
 
   Row row;
@@ -257,11 +279,13 @@ Row measure(Transport& transport, Case const& which) {
   row.decode_us = talk.maximum(median(decode));
   row.total_us = talk.maximum(median(total));
   Chain const chain = make_chain(stats.spec);
-  TensorInfo const info{0, 0, which.num_elements, 1, which.dtype};
-  std::size_t const bodies[] = {
-      chain.compressor->round(chain.compressor->num_rounds() - 1, info).capacity_bytes};
-  row.predicted_bytes =
-      predicted(row, which, transport.world_size(), wire::payload_capacity(bodies));
+  for (TensorDesc const& tensor : tensors) {
+    TensorInfo const info{0, 0, tensor.num_elements, 1, which.dtype};
+    std::size_t const bodies[] = {
+        chain.compressor->round(chain.compressor->num_rounds() - 1, info).capacity_bytes};
+    row.predicted_bytes +=
+        predicted(row.exchange, tensor, transport.world_size(), wire::payload_capacity(bodies));
+  }
   double const divisor = which.op == ReduceOp::mean ? transport.world_size() : 1;
   if (which.check) check(transport, which, gradient, divisor, row);
   return row;

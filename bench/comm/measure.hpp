@@ -14,6 +14,7 @@ namespace gradsieve::bench {
 struct Case {
   std::string spec;  ///< a spec string, or kLibraryDense for the transport library's own all-reduce
   std::uint64_t num_elements = 0;
+  std::uint64_t bucket_elements = 0;  ///< handed in one after another; 0: all at once
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::mean;
   int iterations = 20;

@@ -43,6 +43,30 @@ void add_topk(std::vector<TrafficCall>& calls, std::string name, std::string kin
                    }});
 }
 
+/// All that a step does with a long tensor: choose, count, code the indices, write the header.
+void add_encode(std::vector<TrafficCall>& calls, std::string name, std::string kind,
+                std::vector<std::string> shapes) {
+  calls.push_back(
+      {.name = std::move(name),
+       .kind = std::move(kind),
+       .workspace_bytes = kernels::topk_workspace_bytes(kCount, kChosen),
+       .shapes = std::move(shapes),
+       .run = [](CudaStep& step, Shape shape) {
+         constexpr auto kForm = kernels::IndexForm::elias_fano;
+         Selecting s(step, shape, kChosen);
+         OnDevice<std::byte> const code(
+             step, std::vector<std::byte>(kernels::index_bytes(kForm, kCount, kChosen)));
+         OnDevice<std::byte> const header(step, std::vector<std::byte>(sizeof(PayloadHeader)));
+         step.set_words({});
+         kernels::cuda::topk(step.context(), s.dense(), s.feedback(), kChosen, s.view);
+         kernels::cuda::count_selection(step.context(), s.view, kCount);
+         kernels::encode_indices(step.context(), kForm, s.indices.span(), kCount, code.span());
+         kernels::cuda::write_header(step.context(), PayloadHeader{}, code.span().size(),
+                                     header.span());
+         step.wait();
+       }});
+}
+
 /// A selection of nothing: all of its room is filled up.
 void add_count(std::vector<TrafficCall>& calls) {
   calls.push_back({.name = "count_selection, room of an index an element",
@@ -97,10 +121,12 @@ void add_selection_calls(std::vector<TrafficCall>& calls) {
   add_count(calls);
   add_topk(calls, "topk 1 %", "topk", {"heavy_tailed"});
   add_topk(calls, "topk 1 %, ties", "topk_ties", {"ties", "all_zero"});
+  add_encode(calls, "encode of topk 1 %", "topk", {"heavy_tailed"});
+  add_encode(calls, "encode of topk 1 %, ties", "topk_ties", {"ties", "all_zero"});
   calls.push_back({.name = "threshold 1 %",
                    .kind = "topk",
                    .workspace_bytes = kernels::threshold_workspace_bytes(kCount),
-                   .shapes = {"heavy_tailed"},
+                   .shapes = {"heavy_tailed", "ties", "all_zero"},
                    .run = [](CudaStep& step, Shape shape) {
                      Selecting s(step, shape, kChosen);
                      kernels::cuda::threshold(step.context(), s.dense(), s.feedback(), 40.0F,
@@ -111,7 +137,7 @@ void add_selection_calls(std::vector<TrafficCall>& calls) {
       {.name = "block_topk 1 %, block 256",
        .kind = "topk",
        .workspace_bytes = kernels::block_topk_workspace_bytes(kCount, 256, kChosen / 256),
-       .shapes = {"heavy_tailed"},
+       .shapes = {"heavy_tailed", "ties", "all_zero"},
        .run = [](CudaStep& step, Shape shape) {
          Selecting s(step, shape, kChosen);
          kernels::cuda::block_topk(step.context(), s.dense(), s.feedback(), 256,

@@ -124,6 +124,26 @@ class Table(CommTest):
         self.assertAlmostEqual(float(rows[0]["wire_bytes"]), float(rows[0]["predicted"]), delta=100)
 
 
+    def test_buckets_are_the_same_gradient_in_parts(self):
+        spec = "topk(density=0.1) | int8"
+        _, _, (whole,), _, _ = self.run_comm("--ranks", "3", "--alone", "--spec", spec)
+        _, _, (parts,), _, _ = self.run_comm("--ranks", "3", "--alone", "--spec", spec, "--bucket-bytes", "1000")
+
+        self.assertEqual((parts["count"], parts["#wrong"]), (whole["count"], "0"))
+        # Five buckets, the last of 96 bytes: four headers more to two ranks, and at most as much of fields and padding.
+        more = float(parts["wire_bytes"]) - float(whole["wire_bytes"])
+        self.assertTrue(2 * 4 * 64 <= more <= 2 * 2 * 4 * 64, more)
+        self.assertEqual(parts["wire_bytes"], parts["predicted"])
+        _, _, (dense,), _, _ = self.run_comm("--ranks", "3", "--alone", "--spec", "none", "--bucket-bytes", "1000")
+        self.assertLess(float(dense["rel_err"]), 1e-6)
+
+    def test_buckets_without_an_element_are_refused(self):
+        done = subprocess.run([COMM, "--bucket-bytes", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--bucket-bytes", done.stderr)
+
+
 class LibraryRow(CommTest):
     def test_is_checked_as_the_others_are(self):
         _, _, rows, _, _ = self.run_comm("--transport", "mpi")
