@@ -126,9 +126,11 @@ void MpiTransport::release_mpi_objects() noexcept {
     if (duplicate != MPI_COMM_NULL) MPI_Comm_free(&duplicate);
 }
 
-// After a failure, ranks may be gone and messages under way: MPI keeps the duplicates then.
+// After a failure, ranks may be gone and messages under way: MPI keeps the duplicates then. It
+// would give the number of one that is freed to the next, and with it what came too late for this
+// one.
 MpiTransport::~MpiTransport() {
-  if (::getpid() != process_id_ || detached_ || entangled_ || aborted_) return;
+  if (::getpid() != process_id_ || left_messages_ || entangled_ || aborted_) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized == 0) release_mpi_objects();

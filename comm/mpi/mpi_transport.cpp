@@ -254,13 +254,13 @@ void MpiTransport::unblock_next(MpiOperation const& operation) noexcept {
   }
 }
 
-/// Ends an operation before its time. What MPI still holds is left to it.
+/// Ends an operation before its time. What MPI still holds, or is yet to get, is left to it.
 void MpiTransport::take_back(MpiOperation& operation, Status status) noexcept {
-  if (operation.num_chunks > 0) {
-    // Bytes of our own are given up for lost: MPI may still write them.
-    bool const own_bytes = operation.discarded != nullptr && operation.num_chunks == 1;
-    (operation.is_send || own_bytes ? detached_ : entangled_)
-        .store(true, std::memory_order_release);
+  left_messages_.store(true, std::memory_order_release);
+  // Bytes of our own are given up for lost: MPI may still write them.
+  bool const own_bytes = operation.discarded != nullptr && operation.num_chunks == 1;
+  if (operation.num_chunks > 0 && !operation.is_send && !own_bytes) {
+    entangled_.store(true, std::memory_order_release);
   }
   while (operation.num_chunks > 0) {
     MPI_Request_free(&operation.oldest_chunk());

@@ -115,7 +115,7 @@ class MpiTransport final : public Transport {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> entangled_{
       false};  ///< MPI may still write into bytes that their owner took back
-  std::atomic<bool> detached_{false};  ///< MPI may still read such bytes
+  std::atomic<bool> left_messages_{false};  ///< MPI may hold some that nobody will take
   std::atomic<std::uint64_t> bytes_sent_{0};
   std::atomic<std::uint64_t> messages_sent_{0};
 };
