@@ -207,7 +207,7 @@ TEST(HookLateRules, OfACallThatTimedOutDoNotMeetTheNextOne) {
   test::run_ranks(2, [&](Transport& inner) {
     LateTransport transport(inner);
     HookOptions options = options_for(kTopk);
-    options.exchange_deadline = std::chrono::milliseconds(300);
+    options.exchange_deadline = std::chrono::milliseconds(1000);
     HookRank rank(transport, options, one_bucket_each({900}));
     bool const is_late = inner.rank() == 1;
     transport.hold(is_late);
